@@ -183,8 +183,8 @@ class Link(Connection):
                 await connection.connect()  # type: ignore[no-untyped-call]
         except AuthenticationError as error:
             raise ResponseError(str(error), status_code="WRONGPASS") from None
-        except ResponseError:
-            raise
+        except ResponseError as error:
+            raise _as_lost_if_full(error) from None
         except (RedisError, OSError, TimeoutError) as error:
             why = str(error) or f"no answer within {reply_timeout_s} s"  # asyncio's timeout has no message
             raise LinkLost(f"cannot connect: {why}") from error
@@ -195,6 +195,9 @@ class Link(Connection):
             link.client_id = await link.call("CLIENT", "ID")
         except NoPermissionError:
             pass
+        except ResponseError as error:
+            await link.close()
+            raise _as_lost_if_full(error) from None
         except BaseException:
             await link.close()
             raise
@@ -410,6 +413,11 @@ class Link(Connection):
 def _in_text(commands: Sequence[Command | ScriptCall]) -> bytes:
     """Return the packed commands, scripts as text: no caller would see that the server does not know one."""
     return pack_many([command.by_text() if isinstance(command, ScriptCall) else command for command in commands])
+
+
+def _as_lost_if_full(error: ResponseError) -> ResponseError | LinkLost:
+    """A server that has as many connections as it takes says so in its first reply, and hangs up."""
+    return LinkLost(f"cannot connect: {error}") if "max number of clients" in str(error) else error
 
 
 def is_replicas(reply: Any) -> bool:

@@ -13,6 +13,7 @@ from orcastream.broker.connection import Connection
 from orcastream.broker.errors import LinkLost, Unwritable
 from orcastream.broker.fold import fold_log
 from orcastream.broker.lease import Lease
+from orcastream.broker.link import Link
 from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue
 from orcastream.broker.reply_log import append_many
@@ -69,6 +70,14 @@ async def running(worker: ScriptedWorker, link: Connection, keys: Keys, *request
 async def logged(link: Connection, keys: Keys, job: Job) -> list[int]:
     """The tokens that stand in the log."""
     return fold_log(await link.call("XRANGE", keys.reply(job.request.id), "-", "+")).tokens[0]
+
+
+@pytest.mark.parametrize("name", ["gateway-1", ""], ids=["named", "for a question"])
+async def test_a_node_that_takes_no_more_connections_cannot_be_reached(stranger: RedisServer, name: str) -> None:
+    with stranger.client() as client:
+        client.config_set("maxclients", 1)
+        with pytest.raises(LinkLost, match="max number of clients"):
+            await Link.open(stranger.url, name=name)
 
 
 async def test_each_command_goes_to_the_node_of_its_key(cluster: RedisCluster, router: Router) -> None:
