@@ -14,7 +14,7 @@ NO_REPLICAS: Final = "NOREPLICAS"
 """Error code of a master that refuses writes for lack of replicas: with `min-replicas-to-write` that is the case
 after each promotion, until other servers follow the new master."""
 PASSING: Final = frozenset(
-    {"LOADING", "READONLY", NO_REPLICAS, "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"}
+    {"LOADING", "BUSY", "READONLY", NO_REPLICAS, "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"}
 )
 """Error codes of a server that cannot serve now, while it or its successor soon will."""
 _NO_LEASES: Final = ("BUSY", "CLUSTERDOWN", "MISCONF", NO_REPLICAS, "TRYAGAIN")

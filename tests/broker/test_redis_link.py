@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from hashlib import sha1
 from typing import Any
 
@@ -12,6 +13,7 @@ from orcastream.broker.connection import Connection
 from orcastream.broker.errors import Closed, LinkLost
 from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.scripts import Script
+from tests.broker.conftest import OpenLink
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer
@@ -67,6 +69,39 @@ async def test_a_master_that_waits_for_replicas_is_waited_for(redis_server: Redi
         assert await redis.patiently(write, time.monotonic() + PATIENCE_S) == b"OK"
     finally:
         await link.call("CONFIG", "SET", "min-replicas-to-write", 0)
+        await redis.close()
+    assert len(attempts) == 2
+
+
+async def test_a_server_that_runs_somebodys_slow_script_is_waited_for(
+    redis_server: RedisServer, open_link: OpenLink
+) -> None:
+    redis = RedisLink(redis_server.url, "gateway-1")
+    other, killer = await open_link(redis_server.url), await open_link(redis_server.url)
+    attempts: list[ResponseError] = []
+
+    async def read(link: Connection) -> Any:
+        try:
+            return await link.call("EXISTS", "key")
+        except ResponseError as error:
+            attempts.append(error)
+            if len(attempts) == 2:
+                await killer.call("SCRIPT", "KILL")
+            raise
+
+    link = await redis.get()
+    (_, limit_ms) = await link.call("CONFIG", "GET", "lua-time-limit")
+    await link.call("CONFIG", "SET", "lua-time-limit", 10)
+    slow = asyncio.create_task(other.call("EVAL", "while true do end", 0))
+    try:
+        while not attempts:  # it has not begun yet
+            with suppress(ResponseError):
+                await redis.patiently(read, time.monotonic())
+        assert await redis.patiently(read, time.monotonic() + PATIENCE_S) == 0
+    finally:
+        with pytest.raises(ResponseError):
+            await slow
+        await link.call("CONFIG", "SET", "lua-time-limit", limit_ms)
         await redis.close()
     assert len(attempts) == 2
 
