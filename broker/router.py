@@ -35,6 +35,9 @@ class Router(Connection):
 
     _heard_of: ClassVar[dict[tuple[tuple[str, int], ...], tuple[Node, ...]]] = {}
     """Seed nodes → the nodes in the last answer, which are asked when the seed nodes are gone."""
+    _doubted: ClassVar[dict[Node, float]] = {}
+    """When a node last reported the cluster as down (loop time). A node that is cut off does not know its successors,
+    so it is asked last, also by new connections whose address names it first."""
 
     def __init__(self, address: RedisAddress, **options: Any) -> None:
         """`options` as for `Link.open_with`, for every link. Use `open`."""
@@ -59,16 +62,18 @@ class Router(Connection):
         await router.refresh()
         return router
 
-    async def refresh(self, first: Node | None = None, last: Node | None = None) -> None:
-        """Query again which node serves which slots; `first` is asked first, `last` last.
+    async def refresh(self, first: Node | None = None) -> None:
+        """Query again which node serves which slots; `first` is asked first.
 
         Raises LinkLost if no node answers, ResponseError if those that do refuse.
         """
         reasons: list[str] = []
         refused: ResponseError | None = None
         heard_of = self._heard_of.get(self._address.hosts, ())
-        nodes = dict.fromkeys([*filter(None, [first]), *self._links, *self._slots.nodes, *heard_of])
-        for node in sorted(nodes, key=lambda one: one == last):
+        nodes = dict.fromkeys([*self._links, *self._slots.nodes, *heard_of])
+        others = [node for node in nodes if node != first]
+        others.sort(key=lambda node: self._doubted.get(node, float("-inf")))
+        for node in [*filter(None, [first]), *others]:
             try:
                 slots = await self._slots_by(node)
             except LinkLost as error:
@@ -86,10 +91,10 @@ class Router(Connection):
 
     def doubt(self, node: Node) -> None:
         """Refresh soon: a node reports the cluster as down, so a node that others can reach may have replaced it."""
-        now = asyncio.get_running_loop().time()
+        now = self._doubted[node] = asyncio.get_running_loop().time()
         if now - self._doubted_at >= PAUSE_S:
             self._doubted_at = now
-            self._refresh_soon(last=node)
+            self._refresh_soon()
 
     def _learned(self, slots: Sequence[Any], node: Node) -> None:
         self._slots.learn(slots, node)
@@ -213,10 +218,10 @@ class Router(Connection):
             self._refresh_soon(node)
         return True
 
-    def _refresh_soon(self, first: Node | None = None, last: Node | None = None) -> None:
+    def _refresh_soon(self, first: Node | None = None) -> None:
         """Refresh, because where one slot has moved, others may have too; `first` is the node that reported it."""
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._refresh_if_possible(first, last))
+            self._refreshing = asyncio.create_task(self._refresh_if_possible(first))
 
     async def _gathered(
         self, parts: Sequence[tuple[Node | None, bool, Sequence[Command | ScriptCall]]]
@@ -282,10 +287,10 @@ class Router(Connection):
         watch.add_done_callback(self._watches.discard)
         return link
 
-    async def _refresh_if_possible(self, first: Node | None = None, last: Node | None = None) -> None:
+    async def _refresh_if_possible(self, first: Node | None = None) -> None:
         """Refresh, because an unreachable node may have been replaced."""
         with suppress(LinkLost, ResponseError):  # the next attempt refreshes again
-            await self.refresh(first, last)
+            await self.refresh(first)
 
     async def _slots_by(self, node: Node) -> list[Any]:
         link = self._links.get(node)

@@ -301,7 +301,8 @@ async def test_a_master_that_was_replaced_without_hearing_of_it_is_left(
 ) -> None:
     with stranger.client() as client:  # all slots but one: it takes its cluster for down, as one that is cut off does
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16382)
-    router = await connect(f"redis+cluster://127.0.0.1:{stranger.port},127.0.0.1:{cluster.nodes[1].port}")
+    url = f"redis+cluster://127.0.0.1:{stranger.port},127.0.0.1:{cluster.nodes[1].port}"
+    router = await connect(url)
     blocking = await router.another(NAMES[0], name="blocking")
     assert blocking.server.endswith(f":{stranger.port}")
     with pytest.raises(ClusterDownError, match="The cluster is down"):
@@ -310,6 +311,9 @@ async def test_a_master_that_was_replaced_without_hearing_of_it_is_left(
         assert "serves nothing any more" in await blocking.wait_lost()
     assert await router.call("SET", NAMES[0], "value") == b"OK"
     await router.close()
+    again = await connect(url)
+    assert await again.call("GET", NAMES[0]) == b"value"
+    await again.close()
 
 
 async def test_nobody_answers_or_it_is_no_cluster(redis_server: Any, cluster: RedisCluster) -> None:
