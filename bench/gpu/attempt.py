@@ -7,6 +7,7 @@ from typing import TypeVar
 import torch
 
 from orcastream.bench.gpu.report import Report
+from orcastream.engine.errors import UnsupportedModel
 from orcastream.schemas.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -31,6 +32,8 @@ class Attempts:
         """
         try:
             return measure()
+        except UnsupportedModel as error:  # a ValueError, and of no model that is measured
+            self._fail(what, error)
         except _UNFIT as error:
             self._report.add("left out", what=what, reason=_reason(error))
         except torch.AcceleratorError as error:

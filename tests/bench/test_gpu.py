@@ -20,6 +20,7 @@ from orcastream.bench.gpu.runs import draw_requests, run_engine, run_transformer
 from orcastream.bench.main import main
 from orcastream.bench.make_model import SHAPES
 from orcastream.engine import EngineConfig
+from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.kv.layout import LayerShape
 
 
@@ -100,12 +101,14 @@ def test_what_fails_is_told_and_what_was_found_is_kept(tmp_path: Path) -> None:
     assert attempts.failed == 0
     assert attempts.attempt("a broken one", lambda: wrong(RuntimeError("wrong stream"))) is None
     assert attempts.failed == 1
+    assert attempts.attempt("a stray model", lambda: wrong(UnsupportedModel("two devices"))) is None
+    assert attempts.failed == 2
     with pytest.raises(torch.AcceleratorError):
         attempts.attempt("a lost device", lambda: wrong(torch.AcceleratorError("illegal access")))
-    assert attempts.failed == 2
+    assert attempts.failed == 3
     results = json.loads(written.read_text(encoding="utf-8"))["results"]
     assert [row["reason"] for row in results["left out"]] == ["ValueError: too large", "OutOfMemoryError: no memory"]
-    assert [row["what"] for row in results["failed"]] == ["a broken one", "a lost device"]
+    assert [row["what"] for row in results["failed"]] == ["a broken one", "a stray model", "a lost device"]
 
 
 def test_pairs_and_tokens_of_a_load() -> None:
