@@ -219,7 +219,8 @@ class CudaTensor(torch.Tensor):
     __format__ = object.__format__
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        return self.detach().clone().requires_grad_(self.requires_grad)
+        copied = self.detach().clone()
+        return torch.nn.Parameter(copied, self.requires_grad) if isinstance(self, torch.nn.Parameter) else copied
 
 
 @dataclass
