@@ -1,4 +1,4 @@
-"""What a setting allows, in words: read from the field itself, so that help, errors and docs cannot differ."""
+"""The allowed values of a setting in words, derived from the field itself, so that help, errors and docs agree."""
 
 import re
 from enum import Enum
@@ -13,9 +13,9 @@ _BOUNDS = ("ge", "gt", "le", "lt")
 
 
 def allowed_values(field: FieldInfo) -> str | None:
-    """`0 to 65535`, `auto, cpu, cuda`, `true, false`; None where the type says it all.
+    """Return e.g. `0 to 65535`, `auto, cpu, cuda` or `true, false`; None if the type says it all.
 
-    A field with a pattern says it in words: `json_schema_extra={"allowed": ...}`.
+    A field with a pattern describes its values in `json_schema_extra={"allowed": ...}`.
     """
     if isinstance(field.json_schema_extra, dict) and (words := field.json_schema_extra.get("allowed")):
         return str(words)
@@ -30,28 +30,28 @@ def allowed_values(field: FieldInfo) -> str | None:
 
 
 def own_choices(field: FieldInfo) -> tuple[str, ...]:
-    """All values, where there are few of them that can be listed."""
+    """Return all values of an enumerated or boolean field, else an empty tuple."""
     return tuple(choice for kind in _kinds(field.annotation) for choice in _choices(kind))
 
 
 def is_positional(field: FieldInfo) -> bool:
-    """Whether its value stands in the command line without a flag."""
+    """Return whether the value is a positional argument, without a flag."""
     return _CliPositionalArg in field.metadata
 
 
 def unit(field: FieldInfo) -> str | None:
-    """The unit that stands in brackets at the end of a description."""
+    """Return the unit in brackets at the end of the description."""
     match = _UNIT.search(field.description or "")
     return match[1] if match else None
 
 
 def description(field: FieldInfo) -> str:
-    """The description without its unit."""
+    """Return the description without its unit."""
     return _UNIT.sub("", field.description or "")
 
 
 def is_secret(field: FieldInfo) -> bool:
-    """True for a setting whose value must not be shown."""
+    """Return True for a setting whose value must not be shown."""
     return "Secret" in str(field.annotation)
 
 

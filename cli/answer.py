@@ -1,4 +1,4 @@
-"""One question put to a gateway, its streamed answer, and how long everything took."""
+"""One question sent to a gateway, its streamed answer, and the timings."""
 
 import json
 import time
@@ -14,13 +14,13 @@ _DONE = "[DONE]"
 
 @dataclass
 class Answer:
-    """What came back for a question so far. Times are readings of a monotonic clock in seconds."""
+    """The answer to a question so far. Times are readings of a monotonic clock in seconds."""
 
     question: str
     expected: str
     text: str = ""
     workers: list[str] = field(default_factory=list)
-    """Who served it, in turn; more than one after a takeover."""
+    """The workers that served it, in order; more than one after a takeover."""
     num_tokens: int = 0
     finish_reason: str | None = None
     error: str | None = None
@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def correct(self) -> bool:
-        """Is it word for word what was expected?"""
+        """Whether the text matches the expected one exactly."""
         return self.error is None and self.text.strip() == self.expected
 
     @property
@@ -48,13 +48,13 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens by the time from question to last token."""
+        """Tokens divided by the time from the question to the last token."""
         if self.last_s is None or not self.num_tokens:
             return None
         return self.num_tokens / (self.last_s - self.asked_s)
 
     async def stream(self, client: httpx.AsyncClient, model: str) -> None:
-        """Ask, and fill this in while the answer comes; what goes wrong ends up in `error`."""
+        """Ask, and fill in the fields while the answer streams; a failure ends up in `error`."""
         body = {
             "model": model,
             "messages": [{"role": "user", "content": self.question}],

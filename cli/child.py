@@ -1,9 +1,9 @@
-"""Run by its path, before a program of ours: ties the process's life to its parent's, then becomes the program.
+"""Run by its path, in front of a program of ours: tie the process's life to its parent's, then exec the program.
 
     python -I -S child.py PARENT_PID SIGNAL COMMAND [ARGUMENT ...]
 
-The kernel sends SIGNAL when the parent's spawning thread ends, however it ends; the setting survives exec. A parent
-that died before the setting took effect is noticed by getppid. Standard library only: this file is not imported.
+The kernel sends SIGNAL when the parent's spawning thread ends, however it ends; the setting survives exec. If the
+parent died before the setting took effect, getppid shows it. Standard library only: this file is not imported.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def tie_to_parent(parent_pid: int, signal_number: int) -> None:
-    """Have this process get `signal_number` when its parent dies; exit at once where it is dead already."""
+    """Have this process receive `signal_number` when its parent dies; exit at once if it is already dead."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
     if os.getppid() != parent_pid:

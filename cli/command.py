@@ -1,4 +1,4 @@
-"""Commands whose code is loaded when it is asked for, so that --help is quick."""
+"""Commands whose code is loaded on demand, so that --help is fast."""
 
 import importlib
 import sys
@@ -11,10 +11,10 @@ _OWN = "orcastream"
 
 
 class Command(NamedTuple):
-    """A command: what it does, and the module whose `main(arguments) -> exit code` does it.
+    """A command: its summary, and the module whose `main(arguments) -> exit code` runs it.
 
-    `settings` is the class of its flags, as `module:Class`. The module of one that `has_commands` has these as
-    `COMMANDS`. One that `reads_text` loads transformers for tokenizers and configurations alone.
+    `settings` is the class of its flags, as `module:Class`. If `has_commands`, the module lists its sub-commands in
+    `COMMANDS`. If `reads_text`, the command loads transformers for tokenizers and configurations alone.
     """
 
     summary: str
@@ -26,7 +26,7 @@ class Command(NamedTuple):
 
 
 def run_command(program: str, commands: Mapping[str, Command], name: str, arguments: Sequence[str]) -> int:
-    """Run `program name arguments`; returns the exit code, with one line where it could not do what was asked."""
+    """Run `program name arguments`; return the exit code, and print one line if the command failed."""
     if name not in commands:
         return fail(program, f"command: got {name!r}, allowed: {', '.join(commands)}")
     from orcastream.cli.errors import UserError
@@ -45,18 +45,18 @@ def run_command(program: str, commands: Mapping[str, Command], name: str, argume
 
 
 def overview(commands: Mapping[str, Command]) -> str:
-    """One line per command."""
+    """Return one line per command."""
     width = max(map(len, commands))
     return "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())
 
 
 def fail(who: str, *lines: str, code: int = USAGE_ERROR) -> int:
-    """Say what is wrong, one line each; the exit code."""
+    """Print errors, one line each; return the exit code."""
     warn(who, *lines)
     return code
 
 
 def warn(who: str, *lines: str) -> None:
-    """Say something on standard error, one line each."""
+    """Print messages on standard error, one line each."""
     for line in lines:
         print(f"{who}: {' '.join(line.split())}", file=sys.stderr)

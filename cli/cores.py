@@ -1,4 +1,4 @@
-"""How many CPU cores this process may use."""
+"""The number of CPU cores that this process may use."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cores() -> int:
-    """Cores by affinity, fewer where a container's CPU quota says so; at least 1."""
+    """Return the number of cores by CPU affinity, reduced to a container's CPU quota; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _CGROUP_LIMIT.read_text().split()

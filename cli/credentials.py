@@ -1,4 +1,4 @@
-"""Addresses of servers as they may be shown: without user and password."""
+"""Server URLs for display, without user and password."""
 
 import re
 
@@ -7,5 +7,5 @@ _PASSWORD = re.compile(r"(password=)[^&]*")
 
 
 def without_credentials(url: str) -> str:
-    """The URL with `***` in place of what must not be shown; also one that is none, for it stands in an error."""
+    """Return the URL with `***` in place of credentials; also for an invalid URL, because it appears in an error."""
     return _PASSWORD.sub(r"\1***", _USER_INFO.sub(r"\1***@", url))

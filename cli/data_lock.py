@@ -1,4 +1,4 @@
-"""The lock on a data directory: one server at a time may write into it."""
+"""The lock on a data directory: one server at a time may write to it."""
 
 import asyncio
 import fcntl
@@ -18,14 +18,14 @@ class DataDirInUse(UserError):
 
 
 class DataDirUnusable(UserError):
-    """Nothing can be kept in the data directory; the message is a sentence for the user."""
+    """The data directory cannot be written to; the message is a sentence for the user."""
 
 
 class DataLock:
     """An flock on `lock` in the data directory.
 
-    The kernel drops it when the last process that holds the descriptor is gone. Redis inherits it, so a directory
-    stays locked until its server has written the last byte, even where whoever started the server was killed.
+    The kernel releases it when the last process that holds the descriptor is gone. Redis inherits it, so a directory
+    stays locked until its server has written the last byte, even if the process that started the server was killed.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -34,14 +34,14 @@ class DataLock:
 
     @property
     def fd(self) -> int:
-        """The descriptor that a child may inherit; only while the lock is held."""
+        """The descriptor that a child may inherit; valid only while the lock is held."""
         assert self._fd is not None
         return self._fd
 
     async def acquire(self, patience_s: float = 2.0) -> None:
-        """Take the lock, waiting `patience_s` seconds for a server that is just stopping; then DataDirInUse.
+        """Take the lock, waiting up to `patience_s` seconds for a server that is stopping.
 
-        DataDirUnusable where the directory cannot be made, or not be written to.
+        Raises DataDirInUse if it stays locked, DataDirUnusable if the directory cannot be created or written to.
         """
         with writing_to(self._data_dir):
             self._data_dir.mkdir(parents=True, exist_ok=True)
@@ -59,12 +59,12 @@ class DataLock:
                 os.close(fd)
                 raise DataDirInUse(
                     f"data_dir: {self._data_dir} is in use by another orcastream (pid {owner}); "
-                    "stop that one, or name another --data-dir"
+                    "stop it, or choose another --data-dir"
                 )
             await asyncio.sleep(_POLL_S)
 
     def release(self) -> None:
-        """Let go of the lock; without effect where it is not held."""
+        """Release the lock; no effect if it is not held."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -72,13 +72,13 @@ class DataLock:
 
 @contextmanager
 def writing_to(data_dir: Path) -> Iterator[None]:
-    """Tells the user in place of the OSErrors inside: DataDirUnusable."""
+    """Turn an OSError inside the block into DataDirUnusable."""
     try:
         yield
     except OSError as error:
         raise DataDirUnusable(
             f"data_dir (--data-dir, ORCASTREAM_DATA_DIR): got {str(data_dir)!r}, "
-            f"allowed: a directory that can be made and written to ({error.strerror})"
+            f"allowed: a directory that can be created and written to ({error.strerror})"
         ) from None
 
 

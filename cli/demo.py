@@ -33,14 +33,14 @@ _LOG_WIDTH = 120
 
 
 def main() -> int:
-    """0 when every answer is as expected and every worker gave one. `--keep`: serve on until Ctrl-C."""
+    """Return 0 if every answer is as expected and every worker gave one. `--keep`: keep serving until Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make demo")
-    parser.add_argument("--keep", action="store_true", help="serve on until Ctrl-C")
+    parser.add_argument("--keep", action="store_true", help="keep serving until Ctrl-C")
     keep = parser.parse_args().keep
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
     _forget_settings()
     with tempfile.TemporaryDirectory(prefix="orcastream-demo-") as directory:
-        os.chdir(directory)  # away from anybody's .env
+        os.chdir(directory)  # so that no .env file is read
         try:
             return asyncio.run(_demo(console, Path(directory), keep=keep))
         except UserError as error:
@@ -69,14 +69,14 @@ async def _demo(console: Console, directory: Path, *, keep: bool) -> int:
     main_task = asyncio.current_task()
     assert main_task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+        if signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup
             asyncio.get_running_loop().add_signal_handler(number, main_task.cancel)
     begun = time.monotonic()
     try:
         with console.status("Starting Redis, a gateway and two workers with the demo model ..."):
             await _start(stack)
         console.print(f"Ready after {time.monotonic() - begun:.1f} s: {_who(stack)}", highlight=False)
-        console.print(f"Console: {stack.url}/console{'' if keep else ' (make demo KEEP=1 serves on)'}", highlight=False)
+        console.print(f"Console: {stack.url}/console{'' if keep else ' (make demo KEEP=1: keep it)'}", highlight=False)
         answers = await _ask(stack, str(settings.served_model_name), console)
         good = _judge(stack, answers, console)
         if keep:
@@ -88,13 +88,13 @@ async def _demo(console: Console, directory: Path, *, keep: bool) -> int:
         await stack.stop()
     if not good:
         _tell(console, lines)
-    console.print("Everything that was started is stopped.")
+    console.print("All processes are stopped.")
     return 0 if good else 1
 
 
 async def _serve_on(stack: Stack, console: Console) -> None:
     signals = StopSignals()
-    console.print(f"Serving on until Ctrl-C: {stack.url}/console", highlight=False)
+    console.print(f"Serving until Ctrl-C: {stack.url}/console", highlight=False)
     waits = [asyncio.create_task(wait) for wait in (signals.stop.wait(), stack.gave_up())]
     done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
@@ -164,7 +164,7 @@ def _judge(stack: Stack, answers: Sequence[Answer], console: Console) -> bool:
 
 
 def _namer(stack: Stack) -> Callable[[str], str]:
-    """Short names for the workers' own, which carry their pid."""
+    """Return a function that maps the workers' own names, which contain their pid, to short ones."""
 
     def name_of(worker: str) -> str:
         parts = worker.split("-")

@@ -1,4 +1,4 @@
-"""How the demo looks: answers side by side while they come, and a table of figures afterwards."""
+"""The demo's display: answers side by side while they arrive, and a table of figures afterwards."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _QUESTION_WIDTH = 24
 
 
 def progress(answers: Sequence[Answer], name_of: Callable[[str], str], width: int) -> Table:
-    """The answers as they stand: one line each, a long one's newest part."""
+    """Return the answers so far: one line each, the end of a long one."""
     table = Table(box=box.SIMPLE, expand=True, pad_edge=False, collapse_padding=True)
     table.add_column("question", no_wrap=True, max_width=_QUESTION_WIDTH)
     table.add_column("worker", no_wrap=True)
@@ -28,7 +28,7 @@ def progress(answers: Sequence[Answer], name_of: Callable[[str], str], width: in
 
 
 def figures(answers: Sequence[Answer], name_of: Callable[[str], str]) -> Table:
-    """TTFT, TBT, rate, worker and verdict of each answer."""
+    """Return a table with TTFT, TBT, rate, worker and verdict of each answer."""
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     table.add_column("question", no_wrap=True, max_width=_QUESTION_WIDTH)
     for heading in ("TTFT ms", "TBT ms", "tokens", "tokens/s"):
@@ -49,7 +49,7 @@ def figures(answers: Sequence[Answer], name_of: Callable[[str], str]) -> Table:
 
 
 class PlainLog:
-    """The demo where there is no terminal: a line when a request is taken up, and one when it ends."""
+    """The demo's display without a terminal: a line when a worker starts an answer, and one when it ends."""
 
     def __init__(self, console: Console, answers: Sequence[Answer], name_of: Callable[[str], str]) -> None:
         self._console = console
@@ -59,7 +59,7 @@ class PlainLog:
         self._told: set[tuple[int, str]] = set()
 
     def update(self) -> None:
-        """Print what is new since the last call."""
+        """Print changes since the last call."""
         for number, answer in enumerate(self._answers, start=1):
             if answer.workers:
                 self._tell(number, "begun", f"{_served_by(answer, self._name_of)} answers: {answer.question}")

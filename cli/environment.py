@@ -1,4 +1,4 @@
-"""What a child process of ours is given: settings as environment variables, which beat a .env file."""
+"""The environment of our child processes: settings as variables, which take precedence over a .env file."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from orcastream.cli.variables import variable
 
 
 def as_environment(settings: BaseSettings, kind: type[BaseSettings]) -> dict[str, str]:
-    """The variables that give a settings object of `kind` what was set in `settings`; defaults are left out."""
+    """Return the variables from which a `kind` object reads what was set in `settings`; defaults are left out."""
     return {
         variable(kind, name): _text(value)
         for name in kind.model_fields
@@ -24,7 +24,7 @@ def as_environment(settings: BaseSettings, kind: type[BaseSettings]) -> dict[str
 
 
 def import_path() -> dict[str, str]:
-    """What lets a child find us where we run from a checkout that was not installed."""
+    """Return the variable with which a child can import us when we run from a checkout that is not installed."""
     root = str(IMPORTED_FROM)
     if root in site.getsitepackages():
         return {}
@@ -37,7 +37,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say: numbers and truth values as they are, everything else as text."""
+    """Return a value for JSON: numbers and booleans unchanged, everything else as text."""
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, Enum):

@@ -1,8 +1,8 @@
-"""What goes wrong for reasons that the user can mend."""
+"""Errors that the user can fix."""
 
 
 class UserError(Exception):
-    """Shown as it is, one line each, without a traceback; `code` is the command's exit code."""
+    """An error printed as its lines, without a traceback; `code` is the command's exit code."""
 
     code = 2
 

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check_keys(settings: GatewaySettings) -> None:
-    """UserError where there is no file of keys, or none that can be used: later ones are merely passed over."""
+    """Raise UserError if the key file is missing or unusable; while serving, an unusable version is only skipped."""
     if settings.api_keys_file is None:
         return
     from orcastream.gateway.admission.key_source import KeyFile
@@ -41,7 +41,7 @@ def _check_keys(settings: GatewaySettings) -> None:
 
 
 def serve_one(settings: GatewaySettings, *, shares_port: bool = False) -> int:
-    """Serve in this process; `shares_port` where others listen on the same port."""
+    """Serve in this process; `shares_port` if other processes listen on the same port."""
     from orcastream.gateway.listening import CannotListen
     from orcastream.telemetry.settings import UnusableTelemetry, settle_propagators
     from orcastream.text.model_config import ModelFilesError

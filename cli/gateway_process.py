@@ -1,4 +1,4 @@
-"""One of the processes that `orcastream gateway --workers N` runs; its settings are in the environment."""
+"""One process of `orcastream gateway --workers N`; its settings are in the environment."""
 
 import sys
 from collections.abc import Sequence

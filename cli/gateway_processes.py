@@ -1,7 +1,7 @@
 """Several gateway processes on one port: started, kept running, drained together.
 
-Each listens by itself (SO_REUSEPORT): the kernel shares new connections out evenly among those that live, which streams
-that last for minutes need; where all accept from one socket, whoever is awake takes everything.
+Each process has its own listening socket (SO_REUSEPORT), so the kernel spreads new connections evenly over the live
+processes, which matters for streams that last minutes. On one shared socket, the process that is awake takes them all.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from orcastream.gateway.settings import GatewaySettings
 from orcastream.telemetry.logs import set_up_logging
 
 _STOP_MARGIN_S = 8.0
-"""What a process may need beyond its grace to end its streams and exit, before it is killed."""
+"""Time that a process gets beyond its grace to end its streams and exit, before it is killed."""
 
 
 def serve_all(settings: GatewaySettings) -> int:
-    """Serve until a signal ends it: 0 after an orderly stop, 130 after a second signal. PortUnavailable, GaveUp."""
+    """Serve until a signal: 0 after an orderly stop, 130 after a second signal. Raises PortUnavailable, GaveUp."""
     set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     return asyncio.run(_serve_all(settings))
 
@@ -58,10 +58,10 @@ def _program(settings: GatewaySettings, name: str, number: int, port: int) -> Pr
 
 
 def _tell(name: str, line: str) -> None:
-    """What becomes of a process."""
+    """Print what happened to a process."""
     log_event(f"{name}: {line}", level=logging.WARNING if line.startswith("died") else logging.INFO)
 
 
 def _pass_on(name: str, line: str) -> None:
-    """A log line of a process: it is whole as it is."""
+    """Print a process's log line unchanged: it is already complete."""
     print_or_drop(line, sys.stderr)

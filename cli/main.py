@@ -1,4 +1,4 @@
-"""The console command `orcastream`. Each command's code is loaded when it is asked for, so that --help is quick."""
+"""The console command `orcastream`. Each command's code is loaded on demand, so that --help is fast."""
 
 import sys
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from orcastream.telemetry.version import own_version
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `orcastream arguments`; returns the exit code, 2 where the command line or the settings cannot be used.
+    """Run `orcastream arguments`; return the exit code, 2 if the command line or the settings are unusable.
 
-    None: the arguments of this process, which is the command's own.
+    None means the arguments of this process, which then belongs to the command.
     """
     if arguments is None:
         mend_streams()
@@ -25,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in UNWRITABLE:
             raise
         forget(sys.stdout)
-        if isinstance(error, BrokenPipeError):  # whoever read this has seen enough
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             return 0
-        return fail(f"orcastream {name}", f"what it has to say or keep cannot be written: {error.strerror}", code=1)
+        return fail(f"orcastream {name}", f"its output or data cannot be written: {error.strerror}", code=1)
     return code
 
 
@@ -50,7 +50,7 @@ def _overview() -> str:
         "usage: orcastream COMMAND [--help] [FLAGS]\n\n"
         "LLM serving over Redis Streams with iteration-level scheduling.\n\n"
         f"commands:\n{overview(COMMANDS)}\n\n"
-        "Every setting is a flag, an ORCASTREAM_ variable, or a line of .env; in this order, the first counts.\n"
+        "Every setting is a flag, an ORCASTREAM_ variable, or a line of .env, in this order of precedence.\n"
         "`orcastream COMMAND --help` lists them."
     )
 

@@ -18,21 +18,21 @@ S = TypeVar("S", bound=BaseSettings)
 
 _LONGEST_VALUE = 80
 _WRONG_INSIDE = ("string_type", "dict_type", "list_type", "tuple_type")
-"""Complaints about JSON whose form is not that of the field."""
+"""Pydantic's error types for JSON of the wrong form for the field."""
 _IN_FIELD = re.compile(r'for (?:field )?"?(\w+)"?')
 
 
 class UnusableSettings(UserError):
-    """Settings that cannot be used; each line names a field, its value and what is allowed."""
+    """Unusable settings; each line names a field, its value and what is allowed."""
 
 
 def load_settings(
     kind: type[S], arguments: Sequence[str], command: str, shortcuts: Mapping[str, str] | None = None
 ) -> S:
-    """Settings of `kind` for `orcastream command arguments`. UnusableSettings; SystemExit after --help.
+    """Return settings of `kind` for `orcastream command arguments`. Raises UnusableSettings; SystemExit after --help.
 
-    A variable that was probably mistyped is told of on standard error. `shortcuts` are further names of flags, both
-    without their dashes in front.
+    Warns on standard error about variables that are probably mistyped. `shortcuts` are further names of flags, both
+    without their leading dashes.
     """
     try:
         source: CliSettingsSource[Any] = CliSettingsSource(
@@ -54,12 +54,12 @@ def load_settings(
     except SettingsError as error:
         raise UnusableSettings(_unreadable(kind, error)) from None
     for name, meant in mistyped(kind):
-        warn(f"orcastream {command}", f"{name}: there is no such setting; {meant} is one")
+        warn(f"orcastream {command}", f"{name}: there is no such setting; did you mean {meant}?")
     return settings
 
 
 def flag(name: str) -> str:
-    """The flag of a field."""
+    """Return the flag of a field."""
     return "--" + name.replace("_", "-")
 
 
@@ -88,7 +88,7 @@ def _names(kind: type[BaseSettings], name: str) -> str:
 
 
 def _reason(details: Any) -> str:
-    if details["type"] == "missing":  # an empty value counts as none
+    if details["type"] == "missing":  # an empty value counts as missing
         return "a value"
     context = details.get("ctx", {})
     return str(context["error"]) if "error" in context else str(details["msg"]).removeprefix("Input should be ")
@@ -101,7 +101,7 @@ def _shown(value: object) -> str:
 
 def _unreadable(kind: type[BaseSettings], error: SettingsError) -> str:
     if (match := _IN_FIELD.search(str(error))) and match[1] in kind.model_fields:
-        return f"{_names(kind, match[1])}: got what is no JSON, allowed: {_json_form(kind.model_fields[match[1]])}"
+        return f"{_names(kind, match[1])}: got invalid JSON, allowed: {_json_form(kind.model_fields[match[1]])}"
     return str(error).removeprefix("error parsing CLI: ")
 
 

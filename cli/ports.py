@@ -1,4 +1,4 @@
-"""TCP ports of servers that we start."""
+"""TCP ports for the servers that we start."""
 
 import errno
 import socket
@@ -9,11 +9,11 @@ from orcastream.cli.errors import UserError
 
 
 class PortUnavailable(UserError):
-    """A port that cannot be listened on; the message is a sentence for the user."""
+    """A port on which we cannot listen; the message is a sentence for the user."""
 
 
 def claimable_port(host: str, port: int, setting: str) -> int:
-    """`port` where it is free on `host`, some free port for 0; PortUnavailable otherwise.
+    """Return `port` if it is free on `host`, or a free port for 0. Raises PortUnavailable otherwise.
 
     `setting` is the name of the setting that the port came from.
     """
@@ -31,9 +31,9 @@ def claimable_port(host: str, port: int, setting: str) -> int:
 
 @contextmanager
 def held_port(host: str, port: int, setting: str) -> Iterator[int]:
-    """A port that is free for processes of ours alone, which share it (SO_REUSEPORT); errors as `claimable_port`.
+    """Hold a port that only our processes can share (SO_REUSEPORT); errors as in `claimable_port`.
 
-    This process does not listen on it: it keeps the port from all others while none of ours lives.
+    This process does not listen on it: it reserves the port while none of our processes is alive.
     """
     claimable_port(host, port, setting)
     family, _, _, _, address = _resolve(host, port, setting)
@@ -48,6 +48,6 @@ def _resolve(host: str, port: int, setting: str) -> tuple[int, int, int, str, tu
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]  # type: ignore[return-value]
     except (socket.gaierror, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no name of a host"
+        why = error.strerror if isinstance(error, OSError) else "not a host name"
         name = setting.replace("port", "host")
         raise PortUnavailable(f"{name}: got {host!r}, allowed: an address or a name of this machine ({why})") from None

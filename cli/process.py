@@ -1,4 +1,4 @@
-"""One child process: a process group of its own, its output line by line, and a life no longer than ours."""
+"""One child process with its own process group; its output is read by line, and it does not outlive us."""
 
 import asyncio
 import os
@@ -13,12 +13,12 @@ from pathlib import Path
 _HELPER = Path(__file__).with_name("child.py")
 _CHUNK_BYTES = 65536
 _LAST_OUTPUT_S = 1.0
-"""A grandchild may hold the output pipe open; what it writes this long after the child's end is not waited for."""
+"""How long after the child's end its output is still read: a grandchild may hold the pipe open."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What to run under which name. `death_signal` is what the kernel sends when we die without stopping it."""
+    """A command and its name. The kernel sends it `death_signal` if we die without stopping it."""
 
     name: str
     command: Sequence[str]
@@ -28,7 +28,7 @@ class Program:
 
 
 class Process:
-    """A running program. Spawn it from the main thread: the kernel ties its life to the thread that spawned it."""
+    """A running program. Spawn it in the main thread: the kernel ties its life to the spawning thread."""
 
     def __init__(self, program: Program, process: asyncio.subprocess.Process, on_line: Callable[[str], None]) -> None:
         self.program = program
@@ -37,9 +37,9 @@ class Process:
 
     @classmethod
     async def spawn(cls, program: Program, on_line: Callable[[str], None]) -> "Process":
-        """Start `program`; each line that it prints goes to `on_line`. OSError where it cannot be started.
+        """Start `program`; each line of its output goes to `on_line`. Raises OSError if it cannot be started.
 
-        Its own process group keeps a terminal's Ctrl-C from it: stopping children in order is the parent's job.
+        Its own process group shields it from a terminal's Ctrl-C: stopping children in order is the parent's job.
         """
         parent = (str(os.getpid()), str(int(program.death_signal)))
         process = await asyncio.create_subprocess_exec(
@@ -59,7 +59,7 @@ class Process:
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit code, after the last line of output; minus the signal's number where one ended it."""
+        """Wait for the end and the last line of output; return the exit code, or minus the signal's number."""
         code = await self._process.wait()
         await asyncio.wait([self._output], timeout=_LAST_OUTPUT_S)
         self._output.cancel()
@@ -71,7 +71,7 @@ class Process:
             self._process.terminate()
 
     def kill(self) -> None:
-        """End the program and whatever it started, at once."""
+        """Kill the program and everything that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -87,7 +87,7 @@ class Process:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words."""
+    """Return an exit code in words."""
     if code >= 0:
         return f"exit code {code}"
     with suppress(ValueError):

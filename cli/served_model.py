@@ -1,4 +1,4 @@
-"""Which model is served under which name, over which Redis: settings completed, or refused, before anything starts."""
+"""The served model, its name and its Redis: settings are completed or refused before anything starts."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -13,14 +13,14 @@ DEMO_MODEL_NAME = "orca-demo"
 
 
 def demo_model() -> str:
-    """The directory of the model that ships with Orcastream."""
+    """Return the directory of the model that ships with Orcastream."""
     from orcastream.demo import MODEL_DIR
 
     return str(MODEL_DIR)
 
 
 def with_model(settings: S) -> S:
-    """The settings with a model and the name that it is served under; UserError where either is not allowed."""
+    """Return the settings with model and served name filled in. Raises UserError if either is not allowed."""
     model = _checked(settings.model) if settings.model else demo_model()
     own_name = DEMO_MODEL_NAME if model == demo_model() else None
     complete = settings.model_copy(update={"model": model})
@@ -34,7 +34,7 @@ def with_model(settings: S) -> S:
 
 
 def _checked(model: str) -> str:
-    """The model itself; UserError where it can only be a directory and is none that holds a model."""
+    """Return the model. Raises UserError if it can only be a directory, and that directory holds no model."""
     path = Path(model).expanduser()
     is_local = path.is_dir() or model.startswith(("/", "./", "../", "~"))
     if not is_local:
@@ -47,10 +47,10 @@ def _checked(model: str) -> str:
 
 
 def with_redis(settings: S) -> S:
-    """The same settings; UserError where they name no Redis server."""
+    """Return the same settings. Raises UserError if they name no Redis server."""
     if not settings.redis_url:
         raise UserError(
             "redis_url (--redis-url, ORCASTREAM_REDIS_URL): got nothing, allowed: a URL such as "
-            "redis://127.0.0.1:6379/0; `orcastream up` brings a server of its own"
+            "redis://127.0.0.1:6379/0; `orcastream up` starts its own server"
         )
     return settings

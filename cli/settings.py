@@ -1,4 +1,4 @@
-"""Settings of the commands that are neither gateway nor worker."""
+"""Settings of the commands `chat`, `tokenize` and `completion`."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
 
 
 class ChatSettings(BaseSettings):
-    """Talk with a served model in the terminal; with standard input piped, one question per line."""
+    """Chat with a served model in the terminal; if standard input is piped, each line is one question."""
 
     model_config = SettingsConfigDict(
         env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
@@ -17,17 +17,17 @@ class ChatSettings(BaseSettings):
         "http://127.0.0.1:8000",
         pattern="^https?://",
         json_schema_extra={"allowed": "a URL that begins with http:// or https://"},
-        description="The gateway to talk to.",
+        description="URL of the gateway.",
     )
-    api_key: SecretStr | None = Field(None, description="Key that the gateway asks for; none: it asks for none.")
-    served_model_name: str | None = Field(None, description="Model to talk with; none: the first one served.")
-    system: str | None = Field(None, description="What the model is told before the conversation.")
+    api_key: SecretStr | None = Field(None, description="API key, if the gateway requires one.")
+    served_model_name: str | None = Field(None, description="Model to chat with; none: the first served model.")
+    system: str | None = Field(None, description="System message, sent before the conversation.")
     max_tokens: int | None = Field(
-        None, ge=1, description="Longest answer; none: what the model's context leaves. [tokens]"
+        None, ge=1, description="Maximum answer length; none: what the model's context leaves. [tokens]"
     )
     temperature: float = Field(0.0, ge=0, le=100, description="0 is greedy.")
     timeout_s: float = Field(
-        120.0, gt=0, le=3600, description="How long no gateway may answer before a question is given up. [s]"
+        120.0, gt=0, le=3600, description="How long to wait for an unresponsive gateway before a question fails. [s]"
     )
 
     @field_validator("api_key")
@@ -45,16 +45,16 @@ class TokenizeSettings(BaseSettings):
         env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
-    text: CliPositionalArg[str] = Field(description="The text; - reads standard input.")
+    text: CliPositionalArg[str] = Field(description="The text; -: read standard input.")
     model: str = Field("", description="Directory or hub id of the model; none: the demo model.")
-    chat: bool = Field(False, description="Take the text as a user's message and apply the model's chat template.")
+    chat: bool = Field(False, description="Treat the text as a user's message and apply the model's chat template.")
 
 
 class CompletionSettings(BaseSettings):
-    """Print a script with which a shell completes commands, flags and their values."""
+    """Print a shell script that completes commands, flags and their values."""
 
     model_config = SettingsConfigDict(
         env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
-    shell: CliPositionalArg[Literal["bash", "zsh", "fish"]] = Field(description="The shell that is to read it.")
+    shell: CliPositionalArg[Literal["bash", "zsh", "fish"]] = Field(description="The shell to write the script for.")

@@ -1,4 +1,4 @@
-"""The table of all settings, made from their classes, for the README: `python -m orcastream.cli.settings_table`."""
+"""The README's tables of all settings, generated from their classes: `python -m orcastream.cli.settings_table`."""
 
 from collections.abc import Iterator
 
@@ -31,11 +31,11 @@ GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
 
 _SHARED = (BrokerSettings, LogSettings)
 
-_HEAD = "| setting | variable | flag | default | allowed | what |\n|---|---|---|---|---|---|"
+_HEAD = "| setting | variable | flag | default | allowed | description |\n|---|---|---|---|---|---|"
 
 
 def settings_table() -> str:
-    """Markdown: one table per group of settings; no setting stands in two groups that share it."""
+    """Return one Markdown table per group of settings; shared settings appear only in the group that comes first."""
     return "\n\n".join(f"**{title}**\n\n{_HEAD}\n" + "\n".join(_rows(kind)) for title, kind in GROUPS)
 
 

@@ -1,4 +1,4 @@
-"""Everything that one machine needs: Redis, one gateway, some workers; started, kept running, stopped in order."""
+"""All processes of one machine – Redis, one gateway, workers: start them, keep them running, stop them in order."""
 
 import asyncio
 import sys
@@ -23,13 +23,13 @@ from orcastream.worker.settings import WorkerSettings
 
 _READY_POLL_S = 0.1
 _STOP_MARGIN_S = 10.0
-"""What gateway and workers may need beyond their grace to hand over and exit, before they are killed."""
+"""Time that gateway and workers get beyond their grace to hand over and exit, before they are killed."""
 _PING_TIMEOUT_S = 5.0
 _LAST_PORT = 65535
 
 
 class Stack:
-    """The processes of `orcastream up`. `report(name, line)` gets their output and what becomes of them."""
+    """The processes of `orcastream up`. `report(name, line)` gets their output and their starts and ends."""
 
     def __init__(self, settings: UpSettings, report: Callable[[str, str], None]) -> None:
         self._settings = settings
@@ -42,13 +42,13 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """Where the gateway listens, as a client on this machine reaches it."""
+        """The gateway's URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._settings.host, self._settings.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     @property
     def redis_url(self) -> str:
-        """The server that gateway and workers use."""
+        """The URL of the server that gateway and workers use."""
         return self._embedded.url if self._embedded else str(self._settings.redis_url)
 
     @property
@@ -56,7 +56,7 @@ class Stack:
         return self._embedded.url if self._embedded else str(self._settings.connection_url)
 
     async def start(self) -> None:
-        """Start everything, Redis first. UserError where something is in the way; then nothing is left running."""
+        """Start everything, Redis first. Raises UserError if that is not possible; then nothing is left running."""
         self._port = claimable_port(self._settings.host, self._settings.port, "port")
         self._check_admin_ports()
         await self._start_redis()
@@ -65,7 +65,7 @@ class Stack:
             await self._supervisor.start(self._worker(name))
 
     async def ready(self, num_workers: int = 1) -> None:
-        """Wait until the gateway says that it is ready, and `num_workers` workers do; GaveUp if that cannot be."""
+        """Wait until the gateway and `num_workers` workers are ready. Raises GaveUp if a program cannot run."""
         polling = asyncio.create_task(self._poll_readiness(num_workers))
         giving_up = asyncio.create_task(self._supervisor.gave_up())
         done, pending = await asyncio.wait((polling, giving_up), return_when=asyncio.FIRST_COMPLETED)
@@ -75,7 +75,7 @@ class Stack:
             task.result()
 
     async def gave_up(self) -> None:
-        """Wait for a program that has ended for good, then raise GaveUp."""
+        """Wait until a program has ended for good, then raise GaveUp."""
         await self._supervisor.gave_up()
 
     def pid(self, name: str) -> int | None:
@@ -83,24 +83,24 @@ class Stack:
         return self._supervisor.pid(name)
 
     async def stop(self) -> None:
-        """Gateway and workers first, each with the grace for what it serves; Redis last."""
+        """Stop gateway and workers first, each with its grace for current requests, and Redis last."""
         grace_s = max(self._settings.drain_grace_s, self._settings.shutdown_grace_s) + _STOP_MARGIN_S
         await self._supervisor.stop("gateway", *self.workers, grace_s=grace_s)
         if self._embedded:
             await self._embedded.stop()
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill everything at once."""
         self._supervisor.kill()
 
     def _check_admin_ports(self) -> None:
-        """Each worker has its own admin port, counted from `admin_port` on; PortUnavailable where one is not free."""
+        """Check the workers' admin ports, consecutive from `admin_port`. Raises PortUnavailable if one is not free."""
         first = self._settings.admin_port
         for port in range(first, first + len(self.workers)) if first else ():
             if port > _LAST_PORT:
                 raise PortUnavailable(
                     f"admin_port: got {first}, allowed with {len(self.workers)} workers: at most "
-                    f"{_LAST_PORT + 1 - len(self.workers)}, for each has a port of its own"
+                    f"{_LAST_PORT + 1 - len(self.workers)}, because each has its own port"
                 )
             if port == self._port:
                 raise PortUnavailable(

@@ -1,4 +1,4 @@
-"""The streams of this process, as whoever started it left them: closed, on a full disk, without a reader."""
+"""This process's standard streams, which may be closed, on a full disk, or without a reader."""
 
 import errno
 import io
@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Final, TextIO
 
 UNWRITABLE: Final = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the user can mend where something cannot be written."""
+"""Write errors that the user can fix."""
 
 
 def mend_streams() -> None:
-    """Open the streams that were closed when this process began, and write what their encoding lacks as escapes."""
+    """Open streams that were closed at the start of this process, and escape characters that their encoding lacks."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
@@ -22,7 +22,7 @@ def mend_streams() -> None:
 
 
 def print_or_drop(line: str, stream: TextIO) -> None:
-    """Print a line; where that cannot be it is lost, and the next one is tried again."""
+    """Print a line; if that fails the line is lost, and the next one is tried again."""
     try:
         print(line, file=stream, flush=True)
     except BrokenPipeError:
@@ -32,6 +32,6 @@ def print_or_drop(line: str, stream: TextIO) -> None:
 
 
 def forget(stream: TextIO) -> None:
-    """Send what is left of a stream, and what comes, nowhere: Python would try, and complain, at its end."""
+    """Discard buffered and future output of a stream: at exit Python would try to write it, and complain."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""Signals to whoever supervises: the first stop signal asks for an orderly stop, the second ends everything at once."""
+"""Stop signals to the supervising process: the first asks for an orderly stop, the second kills everything."""
 
 import asyncio
 import signal
@@ -11,14 +11,14 @@ KILLED = 130
 
 
 class StopSignals:
-    """Catches them from now on, in the running loop."""
+    """Handlers for the stop signals, installed in the running loop."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.kill = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup
                 loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
@@ -28,7 +28,7 @@ class StopSignals:
 async def stopped_or_killed(
     stopping: Coroutine[Any, Any, None], kill: Callable[[], None], signals: StopSignals
 ) -> bool:
-    """Stop in order, unless another signal comes meanwhile: then `kill`. Whether it was in order."""
+    """Stop in order, or call `kill` if another signal arrives meanwhile; return whether the stop was in order."""
     stopped = asyncio.create_task(stopping)
     killing = asyncio.create_task(signals.kill.wait())
     await asyncio.wait((stopped, killing), return_when=asyncio.FIRST_COMPLETED)

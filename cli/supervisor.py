@@ -1,4 +1,4 @@
-"""Keeps programs running: starts them, starts them again when they die, and stops them in the order it is told."""
+"""Keeps programs running: starts them, restarts them when they die, and stops them on request."""
 
 import asyncio
 import time
@@ -9,20 +9,20 @@ from orcastream.cli.errors import UserError
 from orcastream.cli.process import Process, Program, describe_exit
 
 UNUSABLE_SETTINGS = 2
-"""The exit code of a program that will never run with these settings: starting it again is of no use."""
+"""The exit code of a program that can never run with its settings: a restart is useless."""
 
 _STEADY_S = 60.0
-"""A program that has lived so long is not one that dies at its start, and has settings that it can use."""
+"""A program that has lived this long does not die at its start, and its settings are usable."""
 _KILLED_S = 5.0
-"""How long a killed process may take to vanish."""
+"""How long a killed process may take to disappear."""
 
 
 class GaveUp(UserError):
-    """A program ended in a way that a new start cannot mend."""
+    """A program ended in a way that a restart cannot fix."""
 
 
 class Supervisor:
-    """Runs programs by name. `report(name, line)` gets what becomes of them, `output` what they print."""
+    """A runner of programs by name. `report(name, line)` gets their starts and ends, `output` what they print."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Supervisor:
         output: Callable[[str, str], None] | None = None,
         steady_s: float = _STEADY_S,
     ) -> None:
-        """Without `output`, `report` gets both. Pauses grow for a program that keeps dying within `steady_s`."""
+        """Without `output`, `report` gets both. Pauses grow while a program keeps dying within `steady_s`."""
         self._report = report
         self._output = output or report
         self._make_back_off = make_back_off
@@ -42,12 +42,12 @@ class Supervisor:
         self._gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def pid(self, name: str) -> int | None:
-        """The pid of a running program, None between two lives."""
+        """Return the pid of a running program, None between two runs."""
         process = self._running.get(name)
         return process.pid if process else None
 
     async def start(self, program: Program) -> None:
-        """Start `program` and keep it running. OSError where the first start fails."""
+        """Start `program` and keep it running. Raises OSError if the first start fails."""
         self._stopping[program.name] = asyncio.Event()
         first = await self._spawn(program)
         self._keepers[program.name] = asyncio.create_task(self._keep(program, first))
@@ -57,7 +57,7 @@ class Supervisor:
         await asyncio.shield(self._gave_up)
 
     async def stop(self, *names: str, grace_s: float) -> None:
-        """SIGTERM to the programs named, together; SIGKILL to those that live `grace_s` seconds later."""
+        """Send SIGTERM to the named programs together, and SIGKILL to those still alive after `grace_s` seconds."""
         known = [name for name in names if name in self._keepers]
         for name in known:
             self._stopping[name].set()
@@ -72,7 +72,7 @@ class Supervisor:
             await asyncio.wait(late, timeout=_KILLED_S)
 
     def kill(self, *names: str) -> None:
-        """SIGKILL to the programs named, or to all; none of them is started again."""
+        """Send SIGKILL to the named programs, or to all; none of them is restarted."""
         for name in names or tuple(self._keepers):
             if name in self._stopping:
                 self._stopping[name].set()
@@ -88,7 +88,7 @@ class Supervisor:
     async def _keep(self, program: Program, process: Process) -> None:
         stopping = self._stopping[program.name]
         back_off = self._make_back_off()
-        proven = False  # its settings are good; what it misses now may be there again
+        proven = False  # its settings are usable; what it lacks now may return
         while True:
             started = time.monotonic()
             code = await process.wait()
@@ -117,7 +117,7 @@ class Supervisor:
     def _give_up(self, program: Program, reason: str) -> None:
         if not self._gave_up.done():
             self._gave_up.set_exception(GaveUp(f"{program.name} cannot run: {reason}; see its lines above"))
-            self._gave_up.exception()  # looked at: no warning where nobody waits for it
+            self._gave_up.exception()  # retrieved, so that no warning appears if nobody awaits it
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""`orcastream tokenize`: token ids for producers that speak Redis and have no tokenizer."""
+"""`orcastream tokenize`: print token ids for producers that use Redis directly and have no tokenizer."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the ids as one JSON list on one line."""
+    """Print the ids as a JSON list on one line."""
     settings = load_settings(TokenizeSettings, arguments, "tokenize")
     text = _text(settings.text)
     try:
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _text(given: str) -> str:
-    """What is to be tokenized: the argument itself, or standard input."""
+    """Return the text to tokenize: the argument itself, or standard input."""
     try:
         text = sys.stdin.read() if given == "-" else given
         text.encode()

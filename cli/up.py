@@ -22,7 +22,7 @@ _COLOURS = (36, 33, 35, 32, 34, 31)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run until Ctrl-C: 0 after an orderly stop, 130 after a second Ctrl-C, 2 where something is in the way."""
+    """Run until Ctrl-C: return 0 after an orderly stop, 130 after a second Ctrl-C, 2 if the service cannot start."""
     settings = with_model(load_settings(UpSettings, arguments, "up"))
     _check_extras()
     return asyncio.run(_run(settings))
@@ -42,7 +42,7 @@ async def _run(settings: UpSettings) -> int:
     stopping = asyncio.create_task(signals.stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
-        lines.show("up", "stopping; Ctrl-C again ends everything at once")
+        lines.show("up", "stopping; Ctrl-C again kills everything at once")
         serving.cancel()
     code = await _stop(stack, signals, lines)
     await asyncio.wait((serving,))
@@ -65,7 +65,7 @@ async def _serve(stack: Stack, settings: UpSettings, lines: "Lines") -> None:
 
 
 def _redis_cli(url: str) -> str:
-    """The command that looks into the server, or what else leads to it; without its password."""
+    """Return the redis-cli command that connects to the server, or how to find it; without its password."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return f"redis-cli -s {parts.path}"
@@ -82,19 +82,19 @@ async def _stop(stack: Stack, signals: StopSignals, lines: "Lines") -> int:
 
 
 class Lines(ABC):
-    """What is printed of the processes."""
+    """The printed output of the processes."""
 
     @abstractmethod
     def shown(self, name: str, line: str) -> str:
-        """A line of the process `name`, as it is printed."""
+        """Return a line of the process `name` in its printed form."""
 
     def show(self, name: str, line: str) -> None:
-        """Print one line; the service goes on where that cannot be."""
+        """Print one line; the service continues if that fails."""
         print_or_drop(self.shown(name, line), sys.stdout)
 
 
 class TextLines(Lines):
-    """Each line behind the name of the process that it came from."""
+    """Text output: each line after the name of its process."""
 
     def __init__(self, workers: int) -> None:
         self._width = len(f"worker-{workers}")
@@ -102,17 +102,17 @@ class TextLines(Lines):
         self._colours: dict[str, int] = {}
 
     def shown(self, name: str, line: str) -> str:
-        """The name, in a colour of its own on a terminal, and the line."""
+        """Return the name, in its own color on a terminal, and the line."""
         colour = self._colours.setdefault(name, _COLOURS[len(self._colours) % len(_COLOURS)])
         label = f"{name:<{self._width}} |"
         return f"\x1b[{colour}m{label}\x1b[0m {line}" if self._coloured else f"{label} {line}"
 
 
 class JsonLines(Lines):
-    """Each line an object that names its process: what is one already keeps its fields, other text is its message."""
+    """JSON output: each line is an object that names its process; JSON lines keep their fields, text is the message."""
 
     def shown(self, name: str, line: str) -> str:
-        """One JSON object."""
+        """Return one JSON object."""
         try:
             fields = json.loads(line)
         except ValueError:

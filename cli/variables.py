@@ -1,4 +1,4 @@
-"""Environment variables of settings, and those that look like one and are none: somebody would never know."""
+"""Environment variables of settings, and mistyped ones, which would otherwise be ignored silently."""
 
 import os
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ from orcastream.cli.errors import UserError
 
 _PREFIX: Final = "ORCASTREAM_"
 _ALIKE: Final = 0.8
-"""Of 1, how much two names have in common when one of them may be meant for the other."""
+"""Similarity, of at most 1, from which one name counts as a typo of another."""
 
 
 def variable(kind: type[BaseSettings], name: str) -> str:
-    """The environment variable of a field."""
+    """Return the environment variable of a field."""
     return f"{kind.model_config.get('env_prefix', '')}{name}".upper()
 
 
 def check_env_file(kind: type[BaseSettings]) -> None:
-    """UserError where the .env file of a settings class cannot be read, or has a line that is none of its kind.
+    """Raise UserError if the .env file of a settings class cannot be read or has an invalid line.
 
-    What the line says is not told: it may be a secret.
+    The error does not quote the line: it may hold a secret.
     """
     env_file = kind.model_config.get("env_file")
     if not isinstance(env_file, str) or not os.path.isfile(env_file):
@@ -36,21 +36,21 @@ def check_env_file(kind: type[BaseSettings]) -> None:
         raise UserError(f"{env_file}: allowed: a file that can be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{env_file}, line {line}: got bytes that are no UTF-8, allowed: UTF-8 text") from None
+        raise UserError(f"{env_file}, line {line}: got bytes that are not UTF-8, allowed: UTF-8 text") from None
     if wrong:
         where = ", ".join(map(str, wrong))
-        raise UserError(f"{env_file}, line {where}: got what is no line, allowed: NAME=VALUE, a comment, or nothing")
+        raise UserError(f"{env_file}, line {where}: got an invalid line, allowed: NAME=VALUE, a comment, or nothing")
 
 
 def _line(statement: Original) -> int:
-    """Where it begins: dotenv counts the empty lines before it as its own."""
+    """Return the line number of a statement: dotenv counts preceding empty lines as part of it."""
     text = statement.string
     return statement.line + text[: len(text) - len(text.lstrip())].count("\n")
 
 
 def mistyped(kind: type[BaseSettings]) -> Iterator[tuple[str, str]]:
-    """Each, and the variable that may be meant. Names of other commands' settings are no mistakes: processes share
-    environments. Neither are names like no setting's, such as those that Kubernetes makes of services.
+    """Yield each mistyped variable and the one that may be meant. Names of other commands' settings are no mistakes,
+    because processes share environments; nor are names unlike any setting, such as those that Kubernetes sets.
     """
     env_file = kind.model_config.get("env_file")
     names = {*os.environ, *(dotenv_values(env_file) if isinstance(env_file, str) else ())}

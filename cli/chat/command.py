@@ -17,7 +17,7 @@ from orcastream.client import AsyncClient, ClientError, InvalidRequest, served_m
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, print, remember, until the input ends. Exit code 1 where piped questions had no answer."""
+    """Ask, print and remember until the input ends. Return 1 if a piped question got no answer."""
     return asyncio.run(_chat(load_settings(ChatSettings, arguments, "chat")))
 
 
@@ -52,7 +52,7 @@ async def _typed(conversation: Conversation, model: str) -> int:
         history = None
         _tell(f"questions are not remembered beyond this conversation: {error}")
     prompt = Prompt(history, COMMANDS)
-    _tell(f"talking with {model}; /help lists commands, Alt-Enter begins another line, Ctrl-D ends")
+    _tell(f"talking with {model}; /help lists commands, Alt-Enter starts a new line, Ctrl-D ends")
     while True:
         try:
             line = await prompt.read()
@@ -69,7 +69,7 @@ async def _typed(conversation: Conversation, model: str) -> int:
 
 
 async def _answered(conversation: Conversation, question: str) -> bool:
-    """Print the answer, or why there is none; False where Ctrl-C ended it."""
+    """Print the answer, or why there is none; return False if Ctrl-C ended it."""
     asking = asyncio.create_task(conversation.ask(question, _show))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, asking.cancel)
@@ -78,7 +78,7 @@ async def _answered(conversation: Conversation, question: str) -> bool:
     except ClientError as error:
         _tell(str(error))
     except asyncio.CancelledError:
-        if not asking.cancelled():  # it is this task that is to end
+        if not asking.cancelled():  # this task itself was cancelled
             raise
         print()
         return False
@@ -89,7 +89,7 @@ async def _answered(conversation: Conversation, question: str) -> bool:
 
 
 async def _piped(conversation: Conversation) -> int:
-    """One question per line."""
+    """Ask one question per line."""
     failed = False
     async for line in _lines():
         if not line:
@@ -104,12 +104,12 @@ async def _piped(conversation: Conversation) -> int:
 
 
 async def _lines() -> AsyncIterator[str]:
-    """Lines of standard input without blanks around them. They are read in a thread: a signal need not wait for one."""
+    """Yield the stripped lines of standard input, read in a thread so that signals need not wait for a line."""
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def read() -> None:
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        with suppress(RuntimeError):  # the loop has already ended
             for line in sys.stdin:
                 loop.call_soon_threadsafe(lines.put_nowait, line.strip())
             loop.call_soon_threadsafe(lines.put_nowait, None)
@@ -124,5 +124,5 @@ def _show(piece: str) -> None:
 
 
 def _tell(text: str) -> None:
-    """What is not the model's: on standard error, one line."""
+    """Print a message that is not the model's, as one line on standard error."""
     print(f"orcastream chat: {' '.join(text.split())}", file=sys.stderr, flush=True)

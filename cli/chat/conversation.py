@@ -1,4 +1,4 @@
-"""A conversation with a model: what was said so far, as far as the model's context takes it."""
+"""A conversation with a model: its turns so far, as many as fit into the model's context."""
 
 import asyncio
 import time
@@ -11,12 +11,12 @@ from orcastream.client import AsyncClient, AsyncReply, ClientError, Message, Par
 
 _CONTEXT_FULL: Final = "context_length_exceeded"
 _CANCEL_S: Final = 2.0
-"""How long a gateway may take to be told that nobody wants the answer any more."""
+"""How long canceling a request at the gateway may take."""
 
 
 @dataclass
 class AnswerStats:
-    """How one answer came. Times are readings of a monotonic clock in seconds."""
+    """Timings and usage of one answer. Times are readings of a monotonic clock in seconds."""
 
     asked_s: float
     first_s: float | None = None
@@ -31,7 +31,7 @@ class AnswerStats:
 
 
 class Conversation:
-    """Turns of question and answer. Once the context is full the oldest are forgotten, and `tell` is told so."""
+    """Turns of question and answer. Once the context is full, the oldest are dropped and `tell` is called."""
 
     def __init__(
         self,
@@ -47,27 +47,27 @@ class Conversation:
         self._temperature = temperature
         self._tell = tell
         self._turns: list[list[Message]] = []
-        """Each a question, and its answer where there is one."""
+        """Each a question, and its answer if there is one."""
         self._is_full = False
         self.system = system
-        """What the model is told before everything else."""
+        """The system message, sent before all turns."""
         self.answers: list[AnswerStats] = []
-        """Of all questions so far."""
+        """One entry per question so far."""
 
     @property
     def num_turns(self) -> int:
-        """Questions that the model still knows of."""
+        """Number of questions still in the model's context."""
         return len(self._turns)
 
     def clear(self) -> None:
-        """Begin anew; the system message stays."""
+        """Start over; the system message stays."""
         self._turns.clear()
         self._is_full = False
 
     async def ask(self, question: str, show: Callable[[str], None]) -> None:
-        """Show the answer's pieces as they come. What was asked and answered is remembered, also when cut short.
+        """Show the answer's pieces as they arrive, and remember question and answer, even when cut short.
 
-        Cancelled, it cancels the request. Raises ClientError.
+        Cancellation cancels the request too. Raises ClientError.
         """
         if self._is_full:
             self._forget(len(self._turns) // 2)
@@ -109,7 +109,7 @@ class Conversation:
             self._tell("the context is full, and so the answer ends here")
 
     async def _accepted(self) -> AsyncReply:
-        """The reply to the turns that fit, once the gateway has taken it."""
+        """Return the reply to the turns that fit, once the gateway has accepted the request."""
         forgotten = 1
         while True:
             reply = self._reply()
@@ -131,7 +131,7 @@ class Conversation:
         return self._client.generate(messages, **parameters)
 
     def _forget(self, count: int) -> None:
-        """The oldest turns, at least one and never the last."""
+        """Drop the oldest turns: at least one, and never the last."""
         count = max(1, min(count, len(self._turns) - 1))
         del self._turns[:count]
         self._is_full = False

@@ -1,4 +1,4 @@
-"""Questions typed at a terminal: edited, remembered over restarts, of several lines, of any length."""
+"""Questions typed at a terminal: line editing, history across restarts, several lines, any length."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,9 @@ from prompt_toolkit.output import create_output
 
 
 def history_file() -> Path:
-    """$XDG_STATE_HOME/orcastream/chat_history, by default in ~/.local/state; made, for its owner alone, if need be.
+    """Return $XDG_STATE_HOME/orcastream/chat_history (default base: ~/.local/state), created with mode 600 if missing.
 
-    OSError where it cannot be written, RuntimeError where there is no home directory.
+    Raises OSError if it cannot be written, RuntimeError if there is no home directory.
     """
     home = os.environ.get("XDG_STATE_HOME", "")
     base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state"
@@ -28,26 +28,26 @@ def history_file() -> Path:
 
 class _ForgivingHistory(FileHistory):
     def load_history_strings(self) -> Iterable[str]:
-        """What the file holds; nothing where it cannot be read any more."""
+        """Return the file's entries; none if it can no longer be read."""
         try:
             return super().load_history_strings()
         except OSError:
             return ()
 
     def store_string(self, string: str) -> None:
-        """Keep a question where it can be kept: the disk may be full by now."""
+        """Store a question, ignoring errors: the disk may be full by now."""
         with suppress(OSError):
             super().store_string(string)
 
 
 class Prompt:
-    """Enter sends, Alt-Enter or Ctrl-J begins another line; what is pasted is one question, whatever it holds.
+    """An input line: Enter sends, Alt-Enter or Ctrl-J starts a new line; pasted text is always one question.
 
-    The terminal hands over single keys, not its own lines, which end at 4,095 bytes.
+    It reads single keys instead of the terminal's own lines, which are limited to 4,095 bytes.
     """
 
     def __init__(self, history: Path | None, commands: Mapping[str, str]) -> None:
-        """`commands` are completed with the tab key; each has its meaning beside it. No `history`: none is kept."""
+        """`commands` maps each command that Tab completes to its description. Without `history`, none is stored."""
         self._session: PromptSession[str] = PromptSession(
             "> ",
             multiline=True,
@@ -61,12 +61,12 @@ class Prompt:
         )
 
     async def read(self) -> str:
-        """The next question. Raises EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C."""
+        """Return the next question. Raises EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C."""
         return (await self._session.prompt_async()).strip("\n")
 
     @property
     def typed(self) -> str:
-        """What stood there when reading ended."""
+        """The text in the buffer when reading ended."""
         return self._session.default_buffer.text
 
 

@@ -1,4 +1,4 @@
-"""What begins with a slash at the prompt: about the conversation, not for the model."""
+"""Slash commands at the prompt: they are about the conversation and are not sent to the model."""
 
 import re
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from orcastream.cli.chat.conversation import AnswerStats, Conversation
 
 _COMMAND: Final = re.compile(r"/([a-z]+)(?:\s+(.*))?", re.DOTALL)
 COMMANDS: Final = {
-    "/stats": "how the last answer came, and how long the conversation is",
-    "/clear": "forget what was said",
-    "/system": "TEXT tells the model something before the conversation, - takes it back; alone it shows it",
+    "/stats": "show figures of the last answer and the length of the conversation",
+    "/clear": "forget the conversation",
+    "/system": "TEXT sets the system message, - removes it; without an argument, show it",
     "/help": "this list",
 }
 
 
 def carry_out(line: str, conversation: Conversation, tell: Callable[[str], None]) -> bool:
-    """Do what a command says; False where the line is none, but a question."""
+    """Carry out a command; return False if the line is not a command but a question."""
     match = _COMMAND.fullmatch(line)
     if match is None:
         return False
@@ -25,14 +25,14 @@ def carry_out(line: str, conversation: Conversation, tell: Callable[[str], None]
         _tell_stats(conversation, tell)
     elif name == "/clear":
         conversation.clear()
-        tell("what was said is forgotten")
+        tell("the conversation is forgotten")
     elif name == "/system":
         if text:
             conversation.system = None if text == "-" else text
         tell(f"system message: {conversation.system or 'none'}")
     else:
         if name != "/help":
-            tell(f"{name}: no such command; a question may begin with a blank and a slash")
+            tell(f"{name}: no such command; to ask a question that begins with a slash, put a space in front")
         for command, summary in COMMANDS.items():
             tell(f"{command:<8} {summary}")
     return True
@@ -50,7 +50,7 @@ def _tell_stats(conversation: Conversation, tell: Callable[[str], None]) -> None
 def _shown(stats: AnswerStats) -> str:
     assert stats.usage is not None
     usage = stats.usage
-    parts = [f"{usage.completion_tokens} tokens to a prompt of {usage.prompt_tokens} ({usage.cached_tokens} cached)"]
+    parts = [f"{usage.completion_tokens} tokens for a prompt of {usage.prompt_tokens} ({usage.cached_tokens} cached)"]
     if stats.first_s is not None and stats.last_s is not None:
         parts.append(f"first after {(stats.first_s - stats.asked_s) * 1000:.0f} ms")
         if stats.last_s > stats.first_s:

@@ -1,4 +1,4 @@
-"""`orcastream completion SHELL`: the script with which it completes commands, flags and their values."""
+"""`orcastream completion SHELL`: print the script that completes commands, flags and their values."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The scripts with which shells complete `orcastream`."""
+"""The completion scripts of `orcastream` for bash, zsh and fish."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -15,7 +15,7 @@ _CASES: Final = """\
       esac ;;
   esac
 """
-"""What bash and zsh have in common: where the words lead to, and what may come there."""
+"""The part common to bash and zsh: the place that the words lead to, and the words allowed there."""
 
 _BASH: Final = """\
 # Completes orcastream in bash: eval "$(orcastream completion bash)"
@@ -75,7 +75,7 @@ SCRIPTS: Final[Mapping[str, Callable[[Sequence[Place]], str]]] = {"bash": bash, 
 
 
 def _cases(places: Sequence[Place], setting: str, shown: Callable[[Word], str]) -> str:
-    """The common part; `setting` is how a shell sets what is found to several words, of which each is `shown`."""
+    """Return the common part; `setting` is the shell's assignment of the words found, each rendered by `shown`."""
     values = [
         f'    "{place.path} {word.text}") {setting.format(" ".join(word.choices))} ;;'
         for place, word in _with_values(places)
@@ -92,7 +92,7 @@ def _with_values(places: Sequence[Place]) -> Iterator[tuple[Place, Word]]:
 
 
 def _alternatives(places: Sequence[Place]) -> str:
-    """All places behind the first, as patterns of `case`."""
+    """Return all places after the first, as a `case` pattern."""
     return "|".join(place.path for place in places if place.path)
 
 
@@ -110,5 +110,5 @@ def _fish_line(place: Place, word: Word) -> str:
 
 
 def _quoted(text: str) -> str:
-    """In single quotes, for all three shells."""
+    """Return the text in single quotes, for all three shells."""
     return "'" + text.replace("\\", "").replace("'", "’") + "'"

@@ -1,4 +1,4 @@
-"""All commands with their flags, as the table of commands and the classes of settings have them."""
+"""All commands with their flags, from the table of commands and the settings classes."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ from orcastream.cli.commands import COMMANDS
 from orcastream.cli.parse import flag
 
 _SHORT = {"as_json": "json", "priority_class": "class"}
-"""Flags that have a shorter name."""
+"""Flags with a shorter name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What may stand in a command line: a command or a flag, and which values the flag takes, if there are few."""
+    """A word of a command line: a command or a flag, and the flag's values if there are few."""
 
     text: str
     summary: str
@@ -28,19 +28,19 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the words of commands have led to, such as `/requests/list`, and what may follow."""
+    """A position in the tree of commands, such as `/requests/list`, and the words that may follow."""
 
     path: str
     words: list[Word] = field(default_factory=list)
 
 
 def places() -> list[Place]:
-    """All of them, from the name of the program on. What is not installed here has no flags."""
+    """Return all places, the program itself first. Commands that are not installed have no flags."""
     return list(_places("", COMMANDS))
 
 
 def settings_classes() -> Iterator[type[BaseSettings]]:
-    """The classes of all flags of all commands; without what is not installed here."""
+    """Yield the settings classes of all installed commands."""
     for _, command in _commands("", COMMANDS):
         if kind := _settings_of(command):
             yield kind

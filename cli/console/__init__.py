@@ -1,1 +1,1 @@
-"""What the commands have in common that look into a queue."""
+"""Code shared by the commands that inspect a queue."""

@@ -1,4 +1,4 @@
-"""What the commands of the console print: tables, facts, JSON."""
+"""Output of the commands that inspect a queue: tables, facts, JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ _MOST_SHOWN: Final = 120
 
 
 class Lines:
-    """Rows as they come: a table, or one JSON object per line. Columns are name and least width."""
+    """Rows printed as they arrive: a table, or one JSON object per line. Columns map names to minimum widths."""
 
     def __init__(self, columns: Mapping[str, int], *, as_json: bool) -> None:
         self._columns = columns
@@ -16,7 +16,7 @@ class Lines:
         self._has_head = False
 
     def show(self, row: Mapping[str, Any]) -> None:
-        """Print one row; the first one of a table under a head. Only a JSON object shows what has no column."""
+        """Print one row, the first of a table after a header. Only JSON objects show values without a column."""
         if self._as_json:
             print(json.dumps(row))
             return
@@ -30,7 +30,7 @@ class Lines:
 
 
 def show_one(facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what is known of one thing: a line per fact, or one JSON object."""
+    """Print the facts about one object: a line per fact, or one JSON object."""
     if as_json:
         print(json.dumps(facts))
         return
@@ -41,7 +41,7 @@ def show_one(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def shown(value: object, *, seconds: bool) -> str:
-    """One cell of a table."""
+    """Return one cell of a table."""
     if value is None:
         return "-"
     if seconds and isinstance(value, int | float):
@@ -61,5 +61,5 @@ def _duration(seconds: float) -> str:
 
 
 def _printable(text: str) -> str:
-    """Nothing that whoever wrote to Redis could steer a terminal with."""
+    """Return the text with unprintable characters escaped: what is read from Redis must not control the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,4 +1,4 @@
-"""What the commands that look into a queue have in common: sub-commands, a connection, and how they fail."""
+"""Code shared by the commands that inspect a queue: sub-commands, the connection, and errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,33 +18,33 @@ from orcastream.cli.served_model import with_model, with_redis
 S = TypeVar("S", bound=BrokerSettings)
 Work = Callable[[Connection, S], Awaitable[None]]
 FLAGS = {"as-json": "json", "priority-class": "class"}
-"""Names of flags that are shorter than those of their settings."""
+"""Shorter flag names for some settings."""
 
 
 class NotDone(UserError):
-    """What was asked for is not there, or cannot be done with it: exit code 1."""
+    """The object does not exist, or the operation is not possible on it: exit code 1."""
 
     code = 1
 
 
 class NoRedis(UserError):
-    """Redis cannot be reached, or refuses what is needed: exit code 3."""
+    """Redis cannot be reached, or refuses a required command: exit code 3."""
 
     code = 3
 
 
 def run_subcommand(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
-    """Run one of `commands`; the exit code."""
+    """Run one of `commands`; return the exit code."""
     name, *rest = list(arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
-        codes = "exit codes: 0 done, 1 not there or not possible, 2 wrong usage or settings, 3 no Redis"
+        codes = "exit codes: 0 done, 1 not found or not possible, 2 wrong usage or settings, 3 no Redis"
         print(f"usage: {program} COMMAND [--help] [FLAGS]\n\ncommands:\n{overview(commands)}\n\n{codes}")
         return 0
     return run_command(program, commands, name, rest)
 
 
 def run_with_redis(settings: S, work: Work[S]) -> int:
-    """Carry `work` out over a connection to the Redis of the settings, with the served model's name completed."""
+    """Run `work` with a connection to the configured Redis and the served model's name filled in; return 0."""
     complete = with_model(with_redis(settings))
     try:
         asyncio.run(_connected(complete, work))

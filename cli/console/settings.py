@@ -1,4 +1,4 @@
-"""Settings of the commands that look into a queue: where Redis is, as for gateway and worker, and what to show."""
+"""Settings of the commands that inspect a queue: the Redis connection, and output options."""
 
 from typing import Literal
 
@@ -14,18 +14,18 @@ _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
 
 
 class ConsoleSettings(BrokerSettings):
-    """What every command of the console takes."""
+    """Settings that every one of these commands takes."""
 
     as_json: bool = Field(False, description="Print JSON, one object per line; --json for short.")
 
 
 class RequestsListSettings(ConsoleSettings):
-    """What waits and runs, class by class, the oldest first."""
+    """List waiting and running requests by priority class, oldest first."""
 
     priority_class: PriorityClass | None = Field(None, description="Only this class; --class for short.")
-    state: Literal["waiting", "running"] | None = Field(None, description="Only what waits, or only what runs.")
-    worker: str | None = Field(None, description="Only what this worker holds.")
-    limit: int = Field(100, ge=0, description="Most requests to list; 0: all. [requests]")
+    state: Literal["waiting", "running"] | None = Field(None, description="Only waiting, or only running requests.")
+    worker: str | None = Field(None, description="Only requests that this worker holds.")
+    limit: int = Field(100, ge=0, description="Maximum number of requests to list; 0: all. [requests]")
 
 
 class RequestSettings(ConsoleSettings):
@@ -39,16 +39,16 @@ class RequestSettings(ConsoleSettings):
 
 
 class RequestShowSettings(RequestSettings):
-    """One request: where it stands, who works on it, how far it is."""
+    """Show one request: its state, its worker and its progress."""
 
-    content: bool = Field(False, description="Also print prompt and answer, as token ids, and messages whole.")
+    content: bool = Field(False, description="Also print prompt and answer, as token ids, and complete messages.")
 
 
 class LettersListSettings(ConsoleSettings):
-    """The dead letters, the newest first."""
+    """List the dead letters, newest first."""
 
     reason: str | None = Field(None, description="Only those with this reason.")
-    limit: int = Field(100, ge=0, description="Most letters to list; 0: all. [letters]")
+    limit: int = Field(100, ge=0, description="Maximum number of dead letters to list; 0: all. [letters]")
 
 
 class LetterSettings(ConsoleSettings):
@@ -62,27 +62,27 @@ class LetterSettings(ConsoleSettings):
 
 
 class LetterShowSettings(LetterSettings):
-    """One dead letter, and what is known of its request."""
+    """Show one dead letter and what is known about its request."""
 
-    content: bool = Field(False, description="Also print prompt and parameters, and messages whole.")
+    content: bool = Field(False, description="Also print prompt and parameters, and complete messages.")
 
 
 class ReplaySettings(LetterSettings):
-    """Run what a dead letter asked for again, as a new request with a new id, and delete the letter."""
+    """Replay a dead letter's request as a new request with a new id, and delete the letter."""
 
     timeout_s: float = Field(600.0, gt=0, le=_MAX_TIMEOUT_S, description="Time until the new request expires. [s]")
 
 
 class PurgeSettings(ConsoleSettings):
-    """Delete dead letters. Say which: by reason, by age, or all that are there."""
+    """Delete dead letters, selected by reason, by age, or all of them."""
 
     reason: str | None = Field(None, description="Only those with this reason.")
-    older_than_s: float | None = Field(None, ge=0, description="Only those set aside longer ago than this. [s]")
+    older_than_s: float | None = Field(None, ge=0, description="Only letters set aside longer ago than this. [s]")
     all: bool = Field(False, description="Delete all of them.")
 
 
 class TopSettings(ConsoleSettings):
-    """The queue by class and the workers with their batches and rates, live, until Ctrl-C."""
+    """Show the queue by class and the workers with their batches and rates, live, until Ctrl-C."""
 
-    once: bool = Field(False, description="Look twice, `interval_s` apart, for rates; print, and end.")
-    interval_s: float = Field(2.0, ge=0.2, le=3600, description="Time between two looks. [s]")
+    once: bool = Field(False, description="Take two samples `interval_s` apart, for rates; print once and exit.")
+    interval_s: float = Field(2.0, ge=0.2, le=3600, description="Refresh interval. [s]")

@@ -1,4 +1,4 @@
-"""`orcastream dead-letters`: its sub-commands, each loaded when it is asked for."""
+"""`orcastream dead-letters`: its sub-commands, each loaded on demand."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,22 @@ _SETTINGS = "orcastream.cli.console.settings"
 
 COMMANDS = {
     "list": Command(
-        "the dead letters, the newest first",
+        "list the dead letters, newest first",
         "orcastream.cli.dead_letters.list",
         settings=f"{_SETTINGS}:LettersListSettings",
     ),
     "show": Command(
-        "one dead letter, and what is known of its request",
+        "show one dead letter and what is known about its request",
         "orcastream.cli.dead_letters.show",
         settings=f"{_SETTINGS}:LetterShowSettings",
     ),
     "replay": Command(
-        "run what it asked for again, under a new id",
+        "run its request again, under a new id",
         "orcastream.cli.dead_letters.replay",
         settings=f"{_SETTINGS}:ReplaySettings",
     ),
     "purge": Command(
-        "delete dead letters by reason, by age, or all",
+        "delete dead letters by reason, by age, or all of them",
         "orcastream.cli.dead_letters.purge",
         settings=f"{_SETTINGS}:PurgeSettings",
     ),
@@ -32,5 +32,5 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them; returns the exit code."""
+    """Run one of the sub-commands; return the exit code."""
     return run_subcommand("orcastream dead-letters", COMMANDS, arguments)

@@ -1,4 +1,4 @@
-"""`orcastream dead-letters list`: the dead letters, the newest first."""
+"""`orcastream dead-letters list`: list the dead letters, newest first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ async def _list(link: Connection, settings: LettersListSettings) -> None:
 
 
 def facts_of(letter: DeadLetter, now_ms: int, *, content: bool = False) -> dict[str, Any]:
-    """What is told of a letter, by name; times in seconds. With `content` its message is whole."""
+    """Return the facts shown about a letter, by name; times in seconds. With `content`, its message is complete."""
     return {
         "letter": letter.letter_id,
         "id": letter.request_id,

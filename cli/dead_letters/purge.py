@@ -1,4 +1,4 @@
-"""`orcastream dead-letters purge`: delete letters by reason, by age, or all that are there."""
+"""`orcastream dead-letters purge`: delete letters by reason, by age, or all of them."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from orcastream.cli.parse import load_settings
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Delete them, and say how many there were."""
+    """Delete the letters and print how many there were."""
     settings = load_settings(PurgeSettings, arguments, "dead-letters purge", FLAGS)
     if settings.all == (settings.reason is not None or settings.older_than_s is not None):
         raise UserError("which letters: allowed: --reason, --older-than-s, both, or --all")

@@ -1,4 +1,4 @@
-"""`orcastream dead-letters replay ID`: what a dead letter asked for, as a new request with an id of its own."""
+"""`orcastream dead-letters replay ID`: run a dead letter's request again, as a new request with a new id."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from orcastream.schemas.errors import InvalidRequest, without_values
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replay it; exit code 1 where there is none of that id, or the contract does not allow its request."""
+    """Replay the letter; exit code 1 if no letter has that id, or the contract does not allow its request."""
     return run_with_redis(load_settings(ReplaySettings, arguments, "dead-letters replay", FLAGS), _replay)
 
 

@@ -1,4 +1,4 @@
-"""`orcastream dead-letters show ID`: one dead letter, and what is known of its request."""
+"""`orcastream dead-letters show ID`: show one dead letter and what is known about its request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,12 +18,12 @@ from orcastream.schemas.request import parse_payload
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print it; exit code 1 where there is none of that id."""
+    """Print the letter; exit code 1 if no letter has that id."""
     return run_with_redis(load_settings(LetterShowSettings, arguments, "dead-letters show", FLAGS), _show)
 
 
 async def the_letter(link: Connection, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]]:
-    """The letter of that id and the fields of its request; NotDone where there is none."""
+    """Return the letter with that id and the fields of its request. Raises NotDone if there is none."""
     found = await find_letter(link, keys, letter_id)
     if found is None:
         raise NotDone(f"id: got {letter_id!r}, allowed: a letter that `orcastream dead-letters list` shows")
@@ -38,7 +38,7 @@ async def _show(link: Connection, settings: LetterShowSettings) -> None:
 
 
 def _of_payload(fields: Mapping[bytes, bytes], *, content: bool) -> dict[str, Any]:
-    """Of a payload that can be read, whose it is and how long; with `content` everything in it."""
+    """Return tenant and lengths from a readable payload; with `content`, everything in it."""
     raw = fields.get(b"payload", b"")
     try:
         if len(raw) > MAX_PAYLOAD_BYTES:

@@ -1,4 +1,4 @@
-"""Has the lines of a bulk job answered, by the client over Redis."""
+"""Answers to the lines of a bulk job, obtained through the client over Redis."""
 
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -31,7 +31,7 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 class Answers:
-    """See `orcastream.broker.jobs.runner.Answers`; Unavailable where Redis stays away or takes no requests."""
+    """See `orcastream.broker.jobs.runner.Answers`. Raises Unavailable if Redis stays away or takes no requests."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class Answers:
         self._now_ms = now_ms
 
     async def answer(self, line: JobLine) -> LineResult:
-        """Ask until there is an answer, or a failure that another attempt would not mend."""
+        """Ask until there is an answer, or a failure that another attempt would not fix."""
         try:
             return await self._answer(line)
         except (Unavailable, BrokerError, ResponseError):
             raise
-        except Exception as error:  # another attempt would most likely end so, too, and hold up the whole job
-            message = f"This line could not be dealt with: {error!r}"
+        except Exception as error:  # another attempt would most likely fail too, and hold up the whole job
+            message = f"This line could not be processed: {error!r}"
             line_id = self._job.request_id(line.number)
             return LineResult(failed(line_id, self._custom_id(line), "internal_error", message), True)
 
@@ -76,12 +76,12 @@ class Answers:
         for attempt in count():
             left_s = (self._order.deadline_ms - self._now_ms()) / 1000
             if left_s <= 0:
-                return LineResult(failed(line_id, question.custom_id, "expired", "The job's time is over."), True)
+                return LineResult(failed(line_id, question.custom_id, "expired", "The job has expired."), True)
             try:
                 result = await self._ask(question, self._job.request_id(line.number, attempt), left_s)
                 return LineResult(answered(line_id, question, result, self._model, self._tokenizer), False)
             except (Expired, ReplyConflict, ReplyExpired):
-                pass  # its answer is not to be had any more; nothing of it was shown
+                pass  # the answer is lost; none of it was shown
             except Unavailable as error:
                 if error.code != NOT_ENDED:
                     raise
@@ -90,11 +90,11 @@ class Answers:
         raise AssertionError("count() has no end")
 
     async def withdraw(self, line: JobLine) -> None:
-        """See `orcastream.broker.jobs.runner.Answers`. Which attempt counts, a process that is gone knew alone."""
+        """See `orcastream.broker.jobs.runner.Answers`. Tries all attempts: only a lost process knew the current one."""
         ended = self._order.attempts_by(self._now_ms(), self._timeout_s)
         for attempt in count():
             reply = self._client.generate([0], request_id=self._job.request_id(line.number, attempt))
-            if not await reply.cancel() and attempt >= ended:  # which posts nothing
+            if not await reply.cancel() and attempt >= ended:  # canceling posts nothing
                 return
 
     def cancelled(self, line: JobLine) -> LineResult:
@@ -103,7 +103,7 @@ class Answers:
         return LineResult(failed(line_id, self._custom_id(line), "cancelled", "The job was cancelled."), True)
 
     def _custom_id(self, line: JobLine) -> str:
-        """That of the line, or one by its number where it cannot be read, whatever the reason."""
+        """Return the line's custom_id, or one derived from its number if the line cannot be read for any reason."""
         try:
             return Question.read(line.body, line.number, model=self._model, max_tokens=self._max_tokens).custom_id
         except Exception:
@@ -122,9 +122,9 @@ class Answers:
             return await reply.result()
 
     async def _fitted(self, question: Question) -> tuple[Prompt, Mapping[str, Any]]:
-        """Prompt and parameters of a line; InvalidRequest where its prompt leaves no room for the answer.
+        """Return prompt and parameters of a line. Raises InvalidRequest if its prompt leaves no room for the answer.
 
-        What the line does not say of the answer's length is no reason to refuse it.
+        A default answer length never causes a refusal: it is reduced to fit.
         """
         prompt, parameters, longest = question.prompt, question.parameters, question.longest
         if longest is None:

@@ -1,4 +1,4 @@
-"""Brings a job's results into a file, as they come or in the order of their lines."""
+"""Writes a job's results to a file, as they arrive or in the order of their lines."""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,10 +11,10 @@ _PAGE: Final = 200
 
 
 class Collector:
-    """Reads on where it stopped. In order, a result waits here for those before it."""
+    """A reader of results that resumes where it stopped. If `ordered`, a result waits here for all earlier ones."""
 
     def __init__(self, job: Job, file: ResultFile, *, ordered: bool, on_written: Callable[[int], None]) -> None:
-        """`on_written` is told how many results the file holds. UserError where it has results in another order."""
+        """`on_written` gets the number of results in the file. Raises UserError if their order in the file differs."""
         self._job = job
         self._file = file
         self._ordered = ordered
@@ -22,10 +22,10 @@ class Collector:
         self._cursor = FIRST_RESULT
         self._waiting: dict[int, bytes] = {}
         if ordered and not file.in_order:
-            raise UserError("output: holds results as they came, allowed with --ordered: a new file")
+            raise UserError("output: holds results in order of arrival, allowed with --ordered: a new file")
 
     async def collect(self) -> None:
-        """Write what is new. Raises as `Job`."""
+        """Write new results. Raises the errors of `Job`."""
         while results := await self._job.results_after(self._cursor, _PAGE):
             for result in results:
                 self._take(result.number, result.body)
@@ -34,7 +34,7 @@ class Collector:
             self._on_written(len(self._file.numbers))
 
     async def collect_anew(self) -> None:
-        """As `collect`, from the first result on: Redis may have come back with less, and with others since."""
+        """As `collect`, from the first result on: Redis may have lost results, and gained others since."""
         self._cursor = FIRST_RESULT
         await self.collect()
 

@@ -1,4 +1,4 @@
-"""The file of a bulk job: surveyed once, so that nothing is queued of one with a mistake, then handed over."""
+"""The input file of a bulk job: checked whole first, so that no file with a mistake is queued, then handed over."""
 
 import os
 import stat
@@ -23,16 +23,16 @@ _PIECE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """Requests one per line; blank lines do not count. The model and longest answer are those of `Question.read`."""
+    """A file of one request per line; blank lines do not count. Model and longest answer are as in `Question.read`."""
 
     path: Path
     model: str
     max_tokens: int | None
 
     def survey(self) -> tuple[int, str]:
-        """How many requests there are, and a digest of all that the answers depend on.
+        """Return the number of requests, and a digest of everything that the answers depend on.
 
-        UserError naming each of the first wrong lines.
+        Raises UserError naming each of the first invalid lines.
         """
         digest = self._digest()
         first_lines: dict[str, int] = {}
@@ -44,7 +44,7 @@ class InputFile:
                 raise UserError(f"{self.path}, line {at}: {error}") from None
             if (first := first_lines.setdefault(question.custom_id, at)) != at:
                 raise UserError(
-                    f"{self.path}, line {at}: custom_id {question.custom_id!r} is that of line {first}, too"
+                    f"{self.path}, line {at}: custom_id {question.custom_id!r} is already used in line {first}"
                 )
         if not first_lines:
             raise UserError(f"{self.path}: got no request, allowed: one JSON object per line")
@@ -53,8 +53,8 @@ class InputFile:
     async def hand_over(self, job: Job, order: JobOrder, total: int) -> None:
         """Add all lines to a job that is not sealed yet, and seal it.
 
-        UserError where the file is no longer the one that was surveyed; then nothing is left of the job: its id stands
-        for other lines.
+        Raises UserError if the file has changed since the survey; then the job is deleted, because its id stands for
+        other lines.
         """
         while True:
             last, number, digest = await job.last_line(), 0, self._digest()
@@ -68,7 +68,7 @@ class InputFile:
             if (number, digest.hexdigest()) != (total, order.source):
                 if (await job.progress()).total is None:
                     await job.delete()
-                raise UserError(f"{self.path}: was changed while it was read, allowed: a file that stays as it is")
+                raise UserError(f"{self.path}: was changed while it was read, allowed: a file that does not change")
             if await job.seal(total):
                 return
 
@@ -76,12 +76,12 @@ class InputFile:
         return sha256(f"{self.model} {self.max_tokens}\n".encode())
 
     def _lines(self) -> Iterator[tuple[int, JobLine]]:
-        """Where each request stands in the file, and the request."""
+        """Yield the line number of each request, and the request."""
         number = 0
         try:
             with self.path.open("rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise UserError(f"file: got {str(self.path)!r}, allowed: a regular file, for it is read twice")
+                    raise UserError(f"file: got {str(self.path)!r}, allowed: a regular file, because it is read twice")
                 for at, raw in enumerate(file, start=1):
                     if body := raw.strip():
                         number += 1

@@ -1,4 +1,4 @@
-"""One line of a bulk job: what it asks, in OpenAI's form for batches or plainly."""
+"""One line of a bulk job: a request in OpenAI's batch format or in the plain one."""
 
 import json
 from collections.abc import Mapping
@@ -16,24 +16,24 @@ CHAT_URL: Final = "/v1/chat/completions"
 COMPLETION_URL: Final = "/v1/completions"
 _PROMPTS: Final = {CHAT_URL: "messages", COMPLETION_URL: "prompt"}
 _COMPLETION_TOKENS: Final = 16
-"""The longest answer to a completion that does not say, as OpenAI has it."""
+"""OpenAI's default length of a completion."""
 _MAX_CUSTOM_ID_LENGTH: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a line asks, checked as far as it can be without a tokenizer."""
+    """The request of a line, checked as far as possible without a tokenizer."""
 
     custom_id: str
     url: str
     prompt: Prompt
     parameters: Mapping[str, Any]
     longest: int | None
-    """Most tokens of the answer where the parameters do not say, as far as the context has room; None: all of it."""
+    """Default for the answer's maximum tokens, as far as the context has room; None: all the room."""
 
     @classmethod
     def read(cls, line: bytes, number: int, *, model: str, max_tokens: int | None) -> "Question":
-        """From line `number` of a job; `max_tokens` where it says none. InvalidRequest naming what is wrong."""
+        """Read line `number` of a job; `max_tokens` is the default. Raises InvalidRequest naming what is wrong."""
         fields = _object(line)
         custom_id = fields.pop("custom_id", f"request-{number}")
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= _MAX_CUSTOM_ID_LENGTH:
@@ -66,7 +66,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _opened(envelope: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """URL and body of a line of OpenAI's."""
+    """Return URL and body of a line in OpenAI's batch format."""
     body = envelope.pop("body")
     if not isinstance(body, dict):
         raise InvalidRequest("body", body, "a JSON object")
@@ -76,7 +76,7 @@ def _opened(envelope: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if not isinstance(url, str) or url not in _PROMPTS:
         raise InvalidRequest("url", url, " or ".join(_PROMPTS))
     for name, value in envelope.items():
-        raise InvalidRequest(name, value, "custom_id, method, url and body alone")
+        raise InvalidRequest(name, value, "only custom_id, method, url and body")
     return url, body
 
 
@@ -103,9 +103,9 @@ def _is_token(part: object) -> bool:
 
 def _parameters(fields: dict[str, Any], model: str) -> dict[str, Any]:
     if (named := fields.pop("model", model)) != model:
-        raise InvalidRequest("model", named, f"{model}, the one that is served")
+        raise InvalidRequest("model", named, f"{model}, the served model")
     if (stream := fields.pop("stream", None)) not in (None, False):
-        raise InvalidRequest("stream", stream, "false: results are whole")
+        raise InvalidRequest("stream", stream, "false: results are not streamed")
     if "max_completion_tokens" in fields:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The file that a job's results go to: each of them once, whatever was killed while it was written."""
+"""The file of a job's results: it holds each result once, even after a kill during a write."""
 
 import fcntl
 import json
@@ -14,20 +14,20 @@ from orcastream.cli.errors import UserError
 
 
 class ResultFile:
-    """Appends to what is there. One process at a time; a line that was cut off is taken away."""
+    """An append-only file of results. One process writes at a time; a truncated last line is removed."""
 
     def __init__(self, path: Path, job_id: str) -> None:
-        """UserError where the file holds anything else, or another process writes to it."""
+        """Raises UserError if the file holds anything else, or another process writes to it."""
         self._path = path
         self._job_id = job_id
         self.numbers: set[int] = set()
-        """The lines of the job whose results are there."""
+        """The job's lines whose results the file holds."""
         self.in_order = True
-        """Whether what was there are the job's first lines, in their order."""
+        """Whether the file held exactly the job's first lines, in order."""
         try:
             self._file: IO[bytes] = path.open("a+b")
         except OSError as error:
-            raise self._unusable(error.strerror or "it is not a regular one") from None
+            raise self._unusable(error.strerror or "it is not a regular file") from None
         try:
             self._take_over()
         except BaseException:
@@ -35,19 +35,19 @@ class ResultFile:
             raise
 
     def write(self, number: int, result: bytes) -> None:
-        """Append a result unless it is there. NotDone where that fails, as of `flush` and `close`."""
+        """Append a result unless the file holds it. `write`, `flush` and `close` raise NotDone if they fail."""
         if number not in self.numbers:
             with self._writing():
                 self._file.write(result + b"\n")
             self.numbers.add(number)
 
     def flush(self) -> None:
-        """Let others see what was written."""
+        """Make the written results visible to others."""
         with self._writing():
             self._file.flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered results and close the file."""
         with self._writing():
             self._file.close()
 
@@ -63,14 +63,14 @@ class ResultFile:
             yield
         except OSError as error:
             reason = f"{str(self._path)!r} cannot be written: {error.strerror}"
-            raise NotDone(f"output: {reason}; the same command goes on where this one ended") from None
+            raise NotDone(f"output: {reason}; run the same command again to continue") from None
 
     def _unusable(self, why: str) -> UserError:
         return UserError(f"output: got {str(self._path)!r}, allowed: a file that can be written ({why})")
 
     def _take_over(self) -> None:
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            raise self._unusable("it is not a regular one")
+            raise self._unusable("it is not a regular file")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -98,13 +98,13 @@ class ResultFile:
 
 
 def _may_begin(cut: bytes, job_id: str) -> bool:
-    """Is it the beginning of a result of the job, and not of somebody's file that ends without a line break?"""
+    """Return whether it begins like a result of the job, unlike another file that ends without a line break."""
     head = f'{{"id": "{job_id}.'.encode()
     return cut.startswith(head) or head.startswith(cut)
 
 
 def _number_of(result: bytes, job_id: str) -> int:
-    """Which line of the job a result is of; ValueError and its like where it is of none."""
+    """Return the number of the job's line that a result belongs to. Raises ValueError or the like if there is none."""
     job, _, number = json.loads(result)["id"].partition(".")
     if job != job_id:
         raise ValueError(job)

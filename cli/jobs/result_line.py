@@ -1,4 +1,4 @@
-"""The answer to one line of a bulk job, in OpenAI's form."""
+"""The answer to one line of a bulk job, in OpenAI's batch format."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 def answered(line_id: str, question: Question, result: Result, model: str, tokenizer: Tokenizer) -> bytes:
-    """The line's answer."""
+    """Return the line's answer."""
     of_prompt = prompt_fields(tokenizer, result.prompt_logprobs, question.parameters.get("prompt_logprobs"))
     choices = [_choice(number, one, question.url, tokenizer) for number, one in enumerate(result.choices)]
     body = {

@@ -1,4 +1,4 @@
-"""`orcastream results [JOB]`: the results of a bulk job as far as they are there, or a list of the jobs."""
+"""`orcastream results [JOB]`: show the results of a bulk job so far, or list the jobs."""
 
 import sys
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _PAGE = 200
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 1 where there is no such job, or it has not ended yet."""
+    """Return exit code 1 if there is no such job, or it has not ended yet."""
     return run_with_redis(load_settings(ResultsSettings, arguments, "results", FLAGS), _results)
 
 
@@ -43,7 +43,7 @@ async def _results(link: Connection, settings: ResultsSettings) -> None:
                 await Collector(job, file, ordered=settings.ordered, on_written=lambda _: None).collect()
         if not progress.ended:
             left = "lines are still being added" if progress.total is None else f"{progress.left} lines have no result"
-            raise NotDone(f"{job.id} has not ended: {left}; `orcastream submit` goes on with it")
+            raise NotDone(f"{job.id} has not ended: {left}; `orcastream submit` continues it")
         if settings.delete:
             await job.delete()
     except JobLost as error:
@@ -66,7 +66,7 @@ async def _print(job: Job, *, ordered: bool) -> None:
 
 
 def _show(body: bytes) -> None:
-    """As it is: JSON is UTF-8, whatever the terminal's encoding."""
+    """Print the bytes unchanged: JSON is UTF-8, whatever the terminal's encoding."""
     sys.stdout.buffer.write(body + b"\n")
 
 
@@ -78,7 +78,7 @@ async def _list(link: Connection, redis: RedisLink, settings: ResultsSettings) -
             job = Job(redis, settings.keys(), check_job_id(job_id), patience_s=_PATIENCE_S)
             lines.show(await _facts(job, now_ms))
         except (ValueError, JobLost):
-            continue  # it has expired, or somebody else wrote there
+            continue  # the job has expired, or another program wrote the key
 
 
 async def _facts(job: Job, now_ms: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Settings of the commands about bulk jobs."""
+"""Settings of the commands for bulk jobs."""
 
 from pathlib import Path
 from typing import Self
@@ -19,52 +19,52 @@ _DAY_S = 86_400
 
 
 class SubmitSettings(ConsoleSettings):
-    """Have every line of a file answered through the queue, each once. Run it again to go on where it was ended."""
+    """Answer every line of a file once, through the queue. To continue an interrupted job, run the command again."""
 
     file: CliPositionalArg[Path] = Field(
         description='The requests, one JSON object per line: OpenAI\'s batch lines, or {"prompt": ...}.'
     )
     output: Path | None = Field(
-        None, description="Where the results go; what it holds of them stays. None: FILE with .results before its end."
+        None, description="File for the results; those in it stay. None: FILE with .results before its suffix."
     )
-    ordered: bool = Field(False, description="Write results in the order of their requests instead of as they come.")
+    ordered: bool = Field(False, description="Write results in the order of their requests instead of their arrival.")
     job: str | None = Field(
         None,
         pattern=_JOB,
         json_schema_extra={"allowed": JOB_ID_RULE},
-        description="The job's id; none: one that follows from the file and the model.",
+        description="The job's id; none: derived from the file and the model.",
     )
     window: int = Field(
         128,
         ge=1,
-        description="Most requests of the job that wait and run at once; at most half of max_queue_depth. [requests]",
+        description="Most requests of the job that wait or run at once; at most half of max_queue_depth. [requests]",
     )
-    priority_class: PriorityClass = Field("low", description="Class of the requests; --class for short.")
+    priority_class: PriorityClass = Field("low", description="Priority class of the requests; --class for short.")
     tenant: str = Field(
         DEFAULT_TENANT,
         pattern=NAME,
         json_schema_extra={"allowed": NAME_RULE},
-        description="Whose requests they are.",
+        description="Tenant of the requests.",
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
         le=MAX_OUTPUT_TOKENS,
-        description="Longest answer to lines that do not say; none: what the context leaves, 16 for a prompt. [tokens]",
+        description="Default maximum answer length of a line; none: what the context leaves, 16 for a prompt. [tokens]",
     )
     timeout_s: float = Field(
-        3600.0, ge=1, le=_MAX_TIMEOUT_S, description="A request without an end after this long is posted again. [s]"
+        3600.0, ge=1, le=_MAX_TIMEOUT_S, description="A request that has not ended after this time is posted again. [s]"
     )
     completion_window_s: float = Field(
-        _MAX_TIMEOUT_S, ge=1, le=_MAX_TIMEOUT_S, description="Lines without an answer after this long fail. [s]"
+        _MAX_TIMEOUT_S, ge=1, le=_MAX_TIMEOUT_S, description="A line without an answer after this time fails. [s]"
     )
     keep_s: float = Field(
-        _DAY_S, ge=0, le=30 * _DAY_S, description="How long after that Redis keeps the job and its results. [s]"
+        _DAY_S, ge=0, le=30 * _DAY_S, description="How long Redis keeps the job and its results after that. [s]"
     )
 
 
 class ResultsSettings(ConsoleSettings):
-    """The results of a job, as far as they are there; without a job, a list of all jobs."""
+    """Show a job's results so far; without a job, list all jobs."""
 
     job: CliPositionalArg[str] = Field(
         "",
@@ -72,17 +72,17 @@ class ResultsSettings(ConsoleSettings):
         json_schema_extra={"allowed": JOB_ID_RULE},
         description="The job's id; none: list the jobs.",
     )
-    output: Path | None = Field(None, description="Append what is missing there; none: print them.")
-    ordered: bool = Field(False, description="In the order of their requests instead of as they came.")
-    delete: bool = Field(False, description="Delete the job, once all of its results are written.")
+    output: Path | None = Field(None, description="File to append missing results to; none: print them.")
+    ordered: bool = Field(False, description="In the order of their requests instead of their arrival.")
+    delete: bool = Field(False, description="Delete the job after all of its results are written.")
     cancel: bool = Field(
         False,
-        description="Have no more lines answered; `submit`, running or run again, ends the job with what is there.",
+        description="Answer no more lines; `submit`, running or run again, ends the job with the results so far.",
     )
 
     @model_validator(mode="after")
     def _a_job_is_named(self) -> Self:
-        """What is asked of one job is not asked of the list."""
+        """Reject flags that apply to one job when none is named."""
         for name in ("output", "ordered", "delete", "cancel"):
             if not self.job and getattr(self, name):
                 raise ValueError(f"job (JOB): got nothing, allowed with --{name}: {JOB_ID_RULE}")

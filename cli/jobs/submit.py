@@ -1,4 +1,4 @@
-"""`orcastream submit FILE.jsonl`: every line answered through the queue, and its result in a file, once."""
+"""`orcastream submit FILE.jsonl`: answer every line through the queue, and write each result to a file once."""
 
 import asyncio
 import sys
@@ -31,12 +31,12 @@ from orcastream.text.model_config import ModelConfig, ModelFilesError
 from orcastream.text.tokenizer import Tokenizer
 
 _LEASE_MS = 5000
-"""A process that runs a job and was not heard of for so long is dead."""
+"""A process that runs a job and has given no sign of life for this long counts as dead."""
 _LOOK_S = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 1 where lines have failed, or the job cannot be done; 130 after Ctrl-C."""
+    """Return exit code 1 if lines have failed or the job cannot be done, 130 after Ctrl-C."""
     settings = load_settings(SubmitSettings, arguments, "submit", FLAGS)
     if settings.window > settings.max_queue_depth // 2:
         most = f"at most {settings.max_queue_depth // 2}, half of max_queue_depth"
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run_with_redis(settings, _submit)
     except KeyboardInterrupt:
-        print("orcastream submit: interrupted; the same command goes on where this one ended", file=sys.stderr)
+        print("orcastream submit: interrupted; run the same command again to continue", file=sys.stderr)
         raise
 
 
@@ -68,13 +68,13 @@ async def _submit(link: Connection, settings: SubmitSettings) -> None:
                 raise JobLost(job.id)
         progress = await job.progress()
     except (JobLost, OtherJob, Unavailable) as error:
-        raise NotDone(f"{error}; what the output holds is kept") from None
+        raise NotDone(f"{error}; results already in the output are kept") from None
     finally:
         await redis.close()
     facts = {"job": job.id, "lines": total, "completed": progress.completed, "failed": progress.failed}
     show_one({**facts, "output": str(output)}, as_json=settings.as_json)
     if progress.failed:
-        raise NotDone(f"{progress.failed} of {total} lines have failed: `error` says why")
+        raise NotDone(f"{progress.failed} of {total} lines have failed; see their `error`")
 
 
 def _order(settings: SubmitSettings, digest: str, now_ms: int) -> JobOrder:
@@ -91,7 +91,7 @@ def _order(settings: SubmitSettings, digest: str, now_ms: int) -> JobOrder:
 
 
 def _bar() -> Progress:
-    """How far the job is, on standard error if that is a terminal."""
+    """Return a progress bar on standard error, shown only on a terminal."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal)
@@ -104,7 +104,7 @@ def _collector(job: Job, results: ResultFile, settings: SubmitSettings, bar: Pro
 
 
 async def _run(settings: SubmitSettings, job: Job, order: JobOrder, redis: RedisLink, collector: Collector) -> None:
-    """Run the job, and collect its results meanwhile."""
+    """Run the job and collect its results at the same time."""
     news = asyncio.Event()
     tokenizer = _tokenizer(settings)
     async with _client(settings, order, tokenizer) as client:
@@ -134,13 +134,13 @@ async def _run(settings: SubmitSettings, job: Job, order: JobOrder, redis: Redis
 
 
 async def _answer_all(job: Job, answers: Answers, window: int, news: asyncio.Event) -> None:
-    """Run the job, or wait while another process does."""
+    """Run the job, or wait while another process runs it."""
     lease = RunnerLease(job, new_process_name(), lease_ms=_LEASE_MS)
     runner = JobRunner(job, answers, lease, window=window, on_result=lambda _: news.set())
     while not (await lease.take() and await lease.keep(runner.run())):
         if (await job.progress()).ended:
             return
-        news.set()  # of what the other one has kept
+        news.set()  # results that the other process has stored
         await asyncio.sleep(_LOOK_S)
 
 
@@ -152,7 +152,7 @@ def _tokenizer(settings: SubmitSettings) -> Tokenizer:
 
 
 def _stated(settings: SubmitSettings) -> ModelLimits:
-    """What the model's files say of its context; of another model than they are of, they say nothing."""
+    """Return the context limits in the model's files; unknown ones if they belong to another model."""
     if settings.model == demo_model() and settings.served_name != DEMO_MODEL_NAME:
         return CONTRACT
     try:

@@ -14,7 +14,7 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 def choice_logprobs(tokenizer: Tokenizer, choice: Choice, *, is_chat: bool) -> dict[str, Any] | None:
-    """`logprobs` of a choice; None where they were not asked for."""
+    """Return `logprobs` of a choice; None if not requested."""
     tokens = list(_of_answer(tokenizer, choice))
     if not tokens:
         return None
@@ -22,7 +22,7 @@ def choice_logprobs(tokenizer: Tokenizer, choice: Choice, *, is_chat: bool) -> d
 
 
 def prompt_fields(tokenizer: Tokenizer, prompt: Sequence[Told | None], count: int | None) -> dict[str, Any]:
-    """The field `prompt_logprobs` of every choice, with `count` likeliest tokens in each place; None: no field."""
+    """Return every choice's field `prompt_logprobs` with the `count` likeliest tokens per position; None: no field."""
     written = PromptLogprobs(Opening(prompt_logprobs=count))
     if prompt:
         written.add([_token(tokenizer, one, position, (0, 0)) for position, one in enumerate(prompt)])
@@ -30,7 +30,7 @@ def prompt_fields(tokenizer: Tokenizer, prompt: Sequence[Told | None], count: in
 
 
 def _of_answer(tokenizer: Tokenizer, choice: Choice) -> Iterator[TokenLogprob]:
-    """Token by token; what begins where a stop string has cut the text is not told."""
+    """Yield the tokens' log probabilities; tokens after the point where a stop string cut the text are left out."""
     whole = ChoiceText(tokenizer)
     is_cut = len(whole.push(choice.tokens) + whole.finish()) > len(choice.text)
     text = ChoiceText(tokenizer)
@@ -43,7 +43,7 @@ def _of_answer(tokenizer: Tokenizer, choice: Choice) -> Iterator[TokenLogprob]:
 
 
 def _token(tokenizer: Tokenizer, one: Told | None, position: int, brought: tuple[int, int]) -> TokenLogprob:
-    """The first of a prompt, which is None and follows nothing, is told without its name."""
+    """Return one token's log probabilities; None, the first token of a prompt, becomes token 0 without any."""
     if one is None:
         return told(tokenizer, 0, None, position=position, brought=brought)
     assert one.id is not None, "over Redis tokens have their ids"

@@ -1,4 +1,4 @@
-"""`orcastream keys`: its sub-commands, each loaded when it is asked for."""
+"""`orcastream keys`: its sub-commands, each loaded on demand."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,18 @@ _SETTINGS = "orcastream.cli.keys.settings"
 
 COMMANDS = {
     "new": Command(
-        "make a key and print it, this once", "orcastream.cli.keys.new", "gateway", f"{_SETTINGS}:NewKeySettings"
+        "create a key and print it once", "orcastream.cli.keys.new", "gateway", f"{_SETTINGS}:NewKeySettings"
     ),
     "list": Command(
-        "what is kept of the keys, and what they allow",
+        "list the stored keys' hashes and what they allow",
         "orcastream.cli.keys.list",
         "gateway",
         f"{_SETTINGS}:KeysSettings",
     ),
-    "revoke": Command("take a key back", "orcastream.cli.keys.revoke", "gateway", f"{_SETTINGS}:RevokeSettings"),
+    "revoke": Command("revoke a key", "orcastream.cli.keys.revoke", "gateway", f"{_SETTINGS}:RevokeSettings"),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them; returns the exit code."""
+    """Run one of the sub-commands; return the exit code."""
     return run_subcommand("orcastream keys", COMMANDS, arguments)

@@ -1,4 +1,4 @@
-"""The API keys that are kept, in a file or in Redis: read, one added, one taken away."""
+"""The stores of API keys, a file and Redis: read all keys, add one, remove one."""
 
 import asyncio
 import json
@@ -17,10 +17,10 @@ from orcastream.schemas.errors import InvalidRequest
 
 
 class Kept(Protocol):
-    """A place where keys are kept."""
+    """A store of API keys."""
 
     async def read(self) -> Grants:
-        """All of them."""
+        """Return all keys' hashes and grants."""
 
     async def add(self, hashed: str, grant: Grant) -> None:
         """One more."""
@@ -30,13 +30,13 @@ class Kept(Protocol):
 
 
 class KeptInFile:
-    """A file, replaced as a whole; a new one is for its owner alone, an old one keeps its mode."""
+    """Keys in a file, which is replaced as a whole; a new file is private to its owner, an old one keeps its mode."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def read(self) -> Grants:
-        """No file: no keys yet."""
+        """Return all keys; none if there is no file yet."""
         try:
             return read_grants(self._path.read_bytes())
         except FileNotFoundError:
@@ -68,7 +68,7 @@ class KeptInFile:
 
 
 class KeptInRedis:
-    """The hash that the gateways of the namespace read."""
+    """Keys in the Redis hash that the namespace's gateways read."""
 
     def __init__(self, link: Connection, key: str) -> None:
         self._link = link
@@ -88,7 +88,7 @@ class KeptInRedis:
 
 
 def run_with_keys(settings: KeysSettings, work: Callable[[Kept], Awaitable[None]]) -> int:
-    """Carry `work` out with the keys that the settings mean; NotDone where they cannot be read or written."""
+    """Run `work` with the configured store of keys. Raises NotDone if it cannot be read or written."""
 
     async def in_redis(link: Connection, complete: KeysSettings) -> None:
         await work(KeptInRedis(link, complete.keys().api_keys))

@@ -1,4 +1,4 @@
-"""`orcastream keys list`: what is kept of the keys, and what they allow."""
+"""`orcastream keys list`: list the stored keys' hashes and what they allow."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""`orcastream keys new`: a key, printed this once; its hash and what it allows are kept."""
+"""`orcastream keys new`: create a key and print it once; only its hash and what it allows are stored."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from orcastream.gateway.admission.api_key import Grant, digest, new_key
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make it, keep its hash, print it."""
+    """Create the key, store its hash, print the key."""
     settings = load_settings(NewKeySettings, arguments, "keys new", FLAGS)
     expires = None if settings.expires_in_s is None else int(time.time()) + settings.expires_in_s
     grant = Grant(

@@ -1,4 +1,4 @@
-"""`orcastream keys revoke SHA256`: gateways refuse the key after their next look."""
+"""`orcastream keys revoke SHA256`: delete a key; gateways refuse it after their next reload."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from orcastream.cli.parse import load_settings
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Take it back; exit code 1 where there is none, or more than one, that begins so."""
+    """Revoke the key; exit code 1 if no key, or more than one, begins with the given digits."""
     settings = load_settings(RevokeSettings, arguments, "keys revoke", FLAGS)
 
     async def revoke(kept: Kept) -> None:

@@ -1,4 +1,4 @@
-"""`orcastream requests cancel ID`: the request ends as `cancelled`, whether it waits or runs."""
+"""`orcastream requests cancel ID`: end a waiting or running request as `cancelled`."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from orcastream.cli.parse import load_settings
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Cancel it; exit code 1 where it has ended or is not known."""
+    """Cancel the request; exit code 1 if it has ended or is unknown."""
     return run_with_redis(load_settings(RequestSettings, arguments, "requests cancel", FLAGS), _cancel)
 
 

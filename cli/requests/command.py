@@ -1,4 +1,4 @@
-"""`orcastream requests`: its sub-commands, each loaded when it is asked for."""
+"""`orcastream requests`: its sub-commands, each loaded on demand."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,17 @@ _SETTINGS = "orcastream.cli.console.settings"
 
 COMMANDS = {
     "list": Command(
-        "what waits and runs, by class and age",
+        "list waiting and running requests by class and age",
         "orcastream.cli.requests.list",
         settings=f"{_SETTINGS}:RequestsListSettings",
     ),
     "show": Command(
-        "one request: where it stands, who works on it, how far it is",
+        "show one request: its state, its worker and its progress",
         "orcastream.cli.requests.show",
         settings=f"{_SETTINGS}:RequestShowSettings",
     ),
     "cancel": Command(
-        "cancel one request, whether it waits or runs",
+        "cancel one waiting or running request",
         "orcastream.cli.requests.cancel",
         settings=f"{_SETTINGS}:RequestSettings",
     ),
@@ -27,5 +27,5 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them; returns the exit code."""
+    """Run one of the sub-commands; return the exit code."""
     return run_subcommand("orcastream requests", COMMANDS, arguments)

@@ -1,4 +1,4 @@
-"""`orcastream requests list`: what waits and runs, class by class, the oldest first."""
+"""`orcastream requests list`: list waiting and running requests by priority class, oldest first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +44,7 @@ async def _list(link: Connection, settings: RequestsListSettings) -> None:
 
 
 def facts_of(one: Queued, now_ms: int) -> dict[str, Any]:
-    """What is told of an entry, by name; times in seconds."""
+    """Return the facts shown about an entry, by name; times in seconds."""
     return {
         "id": one.request_id,
         "class": one.ref.priority_class,

@@ -1,4 +1,4 @@
-"""`orcastream requests show ID`: where a request stands, who works on it, how far it is."""
+"""`orcastream requests show ID`: show a request's state, its worker and its progress."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from orcastream.schemas.request import GenerationRequest
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what is known of it."""
+    """Print the facts about the request."""
     return run_with_redis(load_settings(RequestShowSettings, arguments, "requests show", FLAGS), _show)
 
 

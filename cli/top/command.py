@@ -1,4 +1,4 @@
-"""`orcastream top`: the queue and the workers of a model, live."""
+"""`orcastream top`: show a model's queue and workers, live."""
 
 import asyncio
 import json
@@ -24,12 +24,12 @@ from orcastream.cli.top.view import view
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0 after Ctrl-C."""
+    """Return exit code 0 after Ctrl-C."""
     settings = load_settings(TopSettings, arguments, "top", FLAGS)
     if settings.as_json and not settings.once:
         raise UserError("as_json (--json): allowed: with --once")
     if not settings.once and not sys.stdout.isatty():
-        raise UserError("standard output is no terminal; allowed: --once")
+        raise UserError("standard output is not a terminal; allowed: --once")
     try:
         return run_with_redis(settings, _once if settings.once else _live)
     except KeyboardInterrupt:
@@ -37,14 +37,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Looker:
-    """Takes snapshots, each with the rates since the one before."""
+    """A source of snapshots, each with the rates since the one before."""
 
     def __init__(self, settings: TopSettings) -> None:
         self._keys = settings.keys()
         self._meter = RateMeter()
 
     async def look(self, link: Connection) -> dict[str, Any]:
-        """Raises as `read_overview`."""
+        """Return a snapshot. Raises the errors of `read_overview`."""
         overview = await read_overview(link, self._keys)
         return snapshot(overview, self._meter.look(overview.workers), self._keys.model)
 

@@ -1,4 +1,4 @@
-"""How fast workers are, worked out of what they said of themselves at two times."""
+"""Workers' rates, computed from the counters that they reported at two times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _COUNTS: Final = ("iterations", "prompt_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second; None while a worker has spoken but once."""
+    """A worker's rates per second; None until it has reported twice."""
 
     iterations: float | None = None
     prompt_tokens: float | None = None
@@ -19,14 +19,14 @@ class Rates:
 
 
 class RateMeter:
-    """Between a worker's last two words: its own clock is among them, so it does not matter when somebody looks."""
+    """Rates between a worker's last two reports; by the worker's own clock, so the time of reading does not matter."""
 
     def __init__(self) -> None:
         self._said: Mapping[str, Mapping[str, float | None]] = {}
         self._rates: dict[str, Rates] = {}
 
     def look(self, workers: Sequence[WorkerInfo]) -> dict[str, Rates]:
-        """The rates of those that live, by name."""
+        """Return the rates of the live workers, by name."""
         alive = {worker.name: _numbers(worker.info) for worker in workers if worker.alive}
         for name, now in alive.items():
             before = self._said.get(name)
@@ -53,7 +53,7 @@ def _numbers(info: Mapping[str, str]) -> dict[str, float | None]:
 
 
 def number(text: str) -> float | None:
-    """What a worker said, as a number; None where it is none: anybody may write to its hash."""
+    """Return a reported value as a number; None if it is not one, because others may write to the worker's hash."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What `orcastream top` tells of a service, as plain data."""
+"""The content of `orcastream top` as plain data."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from orcastream.schemas.keys import CLASSES
 
 
 def snapshot(overview: Overview, rates: Mapping[str, Rates], model: str) -> dict[str, Any]:
-    """One object: the queue by class, the workers, and sums over them; times in seconds, rates per second."""
+    """Return one object: the queue by class, the workers, and their totals; times in seconds, rates per second."""
     workers = [_worker(worker, rates.get(worker.name, Rates())) for worker in overview.workers]
     return {
         "model": model,

@@ -1,4 +1,4 @@
-"""How `orcastream top` looks."""
+"""The screen of `orcastream top`."""
 
 import time
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from orcastream.cli.console.output import shown
 
 _BAR_WIDTH: Final = 10
 _WIDE: Final = 110
-"""Columns of a terminal from which on there is room for bars."""
+"""Minimum terminal width, in columns, for bars."""
 _LEAST_WIDTH: Final = 7
 _STATE_STYLES: Final = {"serving": "green", "draining": "yellow", "stalled": "bold red", "gone": "bold red"}
 
 
 def view(told: Mapping[str, Any], width: int, problem: str = "") -> RenderableType:
-    """A snapshot on a screen of so many columns; `problem` is why there is no newer one."""
+    """Return a snapshot for a screen of `width` columns; `problem` says why there is no newer one."""
     return Group(_head(told, problem), _queue(told), _workers(told, has_bars=width >= _WIDE))
 
 

@@ -22,7 +22,7 @@ def test_the_demo_answers_everything_with_both_workers(run: Callable[..., Termin
     assert f"{len(SHOWCASE)} of {len(SHOWCASE)} answers are as expected." in demo.text
     assert "served by worker-1, worker-2." in demo.text
     assert re.search(r"TTFT ms +TBT ms +tokens +tokens/s +worker +answer", demo.text)
-    assert demo.text.rstrip().endswith("Everything that was started is stopped.")
+    assert demo.text.rstrip().endswith("All processes are stopped.")
 
 
 @pytest.mark.server

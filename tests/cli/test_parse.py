@@ -81,7 +81,7 @@ def test_flags_are_kebab_case_and_switches_need_no_value() -> None:
         (("--name", "dutchman"), "name (--name, ORCASTREAM_NAME): got 'dutchman', allowed: no ghosts"),
         (
             ("--cargo", "tea"),
-            'cargo (--cargo, ORCASTREAM_CARGO): got what is no JSON, allowed: an object such as {"key": "value"}',
+            'cargo (--cargo, ORCASTREAM_CARGO): got invalid JSON, allowed: an object such as {"key": "value"}',
         ),
         (
             ("--cargo", '{"tea": "much"}'),
@@ -104,7 +104,7 @@ def test_what_is_wrong_in_the_environment_is_one_line(monkeypatch: pytest.Monkey
 
 def test_a_list_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCASTREAM_CREW", "ann, bob")
-    assert complaints() == ('crew (--crew, ORCASTREAM_CREW): got what is no JSON, allowed: a list such as ["a", "b"]',)
+    assert complaints() == ('crew (--crew, ORCASTREAM_CREW): got invalid JSON, allowed: a list such as ["a", "b"]',)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_a_list_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (
             b"\nORCASTREAM_NAME=\xff\n",
-            ".env, line 2: got bytes that are no UTF-8, allowed: UTF-8 text",
+            ".env, line 2: got bytes that are not UTF-8, allowed: UTF-8 text",
         ),
         (
             b"# oars\n\nthe secret is=? 5\nORCASTREAM_OARS=3\n'open\n",
-            ".env, line 3, 5: got what is no line, allowed: NAME=VALUE, a comment, or nothing",
+            ".env, line 3, 5: got an invalid line, allowed: NAME=VALUE, a comment, or nothing",
         ),
     ],
 )

@@ -150,5 +150,5 @@ def test_without_a_home_directory_a_data_directory_is_asked_for(
     assert main(["up"]) == 2
     assert capsys.readouterr().err == (
         "orcastream up: data_dir (--data-dir, ORCASTREAM_DATA_DIR): got nothing, "
-        "allowed: a directory, for this user has no home directory\n"
+        "allowed: a directory, because this user has no home directory\n"
     )

@@ -74,7 +74,7 @@ def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
     done = command(*arguments, redirected="> /dev/full")
     assert done.returncode == 1
     assert done.stderr.decode() == (
-        f"orcastream {arguments[0]}: what it has to say or keep cannot be written: No space left on device\n"
+        f"orcastream {arguments[0]}: its output or data cannot be written: No space left on device\n"
     )
 
 

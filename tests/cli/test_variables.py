@@ -73,4 +73,7 @@ def test_the_command_says_so_and_goes_on(capsys: pytest.CaptureFixture[str], mon
     assert main(["tokenize", "text"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("[")
-    assert printed.err == "orcastream tokenize: ORCASTREAM_MODELL: there is no such setting; ORCASTREAM_MODEL is one\n"
+    assert (
+        printed.err
+        == "orcastream tokenize: ORCASTREAM_MODELL: there is no such setting; did you mean ORCASTREAM_MODEL?\n"
+    )

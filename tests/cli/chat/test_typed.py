@@ -134,9 +134,9 @@ async def test_commands_are_not_for_the_model(stage: Stage, open_tty: Open) -> N
     await say("/system Be brief.", "system message: Be brief[.]")
     await say("one", "Aha[.]\r\n")
     await say(
-        "/stats", r"last answer: \d+ tokens to a prompt of \d+ \(0 cached\), first after \d+ ms", "1 questions, 1 r"
+        "/stats", r"last answer: \d+ tokens for a prompt of \d+ \(0 cached\), first after \d+ ms", "1 questions, 1 r"
     )
-    await say("/clear", "what was said is forgotten")
+    await say("/clear", "the conversation is forgotten")
     await say("/system -", "system message: none")
     await say("/etc/passwd?", "Aha[.]\r\n")
     await say("/nonsense", "/nonsense: no such command", "/stats +how the last answer")

@@ -71,7 +71,7 @@ def test_a_last_line_without_its_end_is_taken_away_only_where_it_is_a_result(
 def test_what_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (Path("/dev/full"), Path("/dev/null"), tmp_path / "pipe"):
-        with pytest.raises(UserError, match=r"a file that can be written \(it is not a regular one\)"):
+        with pytest.raises(UserError, match=r"a file that can be written \(it is not a regular file\)"):
             ResultFile(path, "job")
 
 
@@ -81,7 +81,7 @@ def test_a_disk_without_room_is_told_in_a_sentence(tmp_path: Path) -> None:
         os.dup2(full.fileno(), file._file.fileno())
     file.write(1, result(1))
     for act in (file.flush, file.close):
-        with pytest.raises(NotDone, match=r"output: '.*out.jsonl' cannot be written: No space left on device; the"):
+        with pytest.raises(NotDone, match=r"output: '.*out.jsonl' cannot be written: No space left on device; run"):
             act()
 
 

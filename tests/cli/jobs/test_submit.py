@@ -142,7 +142,7 @@ def test_a_line_that_cannot_be_answered_fails_alone(shell: Shell) -> None:
     path = shell.write("in.jsonl", chat("What is 7 + 5?"), {"custom_id": "long", "prompt": [5] * 20_000})
     out, err = shell.run("submit", str(path), "--ordered", code=1)
     assert "failed     1" in out
-    assert err == "orcastream submit: 1 of 2 lines have failed: `error` says why\n"
+    assert err == "orcastream submit: 1 of 2 lines have failed; see their `error`\n"
     right, long = read(shell.directory / "in.results.jsonl")
     assert right["error"] is None
     assert (long["custom_id"], long["response"], long["error"]["code"]) == ("long", None, "invalid_request")
@@ -154,7 +154,7 @@ def test_a_line_that_cannot_be_answered_fails_alone(shell: Shell) -> None:
     [
         ((), "in.jsonl: got no request, allowed: one JSON object per line"),
         ((chat("x"), {"prompt": "x", "top_k": -1}), "in.jsonl, line 2: top_k: got -1, allowed: "),
-        (({"custom_id": "a", "prompt": "x"},) * 2, "in.jsonl, line 2: custom_id 'a' is that of line 1, too"),
+        (({"custom_id": "a", "prompt": "x"},) * 2, "in.jsonl, line 2: custom_id 'a' is already used in line 1"),
     ],
 )
 def test_nothing_is_queued_of_a_file_with_a_mistake(shell: Shell, lines: tuple[object, ...], complaint: str) -> None:
@@ -177,7 +177,7 @@ def test_a_file_that_changes_while_it_is_read(shell: Shell, monkeypatch: pytest.
 
     monkeypatch.setattr(InputFile, "survey", changed_behind_it)
     _, err = shell.run("submit", str(path), code=2)
-    assert err == f"orcastream submit: {path}: was changed while it was read, allowed: a file that stays as it is\n"
+    assert err == f"orcastream submit: {path}: was changed while it was read, allowed: a file that does not change\n"
     assert shell.run("results")[0] == ""
     monkeypatch.undo()
     shell.write("in.jsonl", chat("What is 7 + 5?"), chat("What is 3 + 4?"))
@@ -193,13 +193,13 @@ def test_an_output_in_another_order_is_not_in_order(shell: Shell) -> None:
     first, *others = output.read_bytes().splitlines(keepends=True)
     output.write_bytes(b"".join([*others, first]))
     _, err = shell.run("submit", str(path), "--ordered", code=2)
-    assert err == "orcastream submit: output: holds results as they came, allowed with --ordered: a new file\n"
+    assert err == "orcastream submit: output: holds results in order of arrival, allowed with --ordered: a new file\n"
 
 
 def test_what_cannot_be_is_one_line(shell: Shell) -> None:
     path = shell.write("in.jsonl", chat("What is 7 + 5?"))
     assert "file: got '/no/such', allowed: a file that can be read" in shell.run("submit", "/no/such", code=2)[1]
-    assert "allowed: a regular file, for it is read twice" in shell.run("submit", "/dev/null", code=2)[1]
+    assert "allowed: a regular file, because it is read twice" in shell.run("submit", "/dev/null", code=2)[1]
     assert "got 501, allowed: at most 500, half of" in shell.run("submit", str(path), "--window", "501", code=2)[1]
     shell.run("submit", str(path), "--job", "one")
     other = shell.write("other.jsonl", chat("What is 9 + 9?"))
@@ -235,7 +235,7 @@ def test_ctrl_c_says_how_to_go_on(own_redis: Callable[..., RedisServer], tmp_pat
         finally:
             process.kill()
     assert process.returncode == 130
-    assert err.endswith("orcastream submit: interrupted; the same command goes on where this one ended\n")
+    assert err.endswith("orcastream submit: interrupted; run the same command again to continue\n")
 
 
 def test_a_cancelled_job_ends(own_redis: Callable[..., RedisServer], tmp_path: Path) -> None:

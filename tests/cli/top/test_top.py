@@ -78,7 +78,7 @@ def test_an_empty_queue_without_workers(redis_server: RedisServer, capsys: pytes
 
 def test_what_cannot_be_is_one_line(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, code, complaint in (
-        (["--redis-url", redis_server.url], 2, "standard output is no terminal; allowed: --once"),
+        (["--redis-url", redis_server.url], 2, "standard output is not a terminal; allowed: --once"),
         (["--redis-url", redis_server.url, "--json"], 2, "as_json (--json): allowed: with --once"),
         (["--redis-url", "redis://127.0.0.1:1", "--once"], 3, "redis_url redis://127.0.0.1:1: "),
     ):
