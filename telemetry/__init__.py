@@ -1,1 +1,1 @@
-"""What the service says of itself: names of spans and metrics, set-up of exporters, logs, dashboards, alerts."""
+"""Observability of the service: names of spans and metrics, exporter setup, logs, dashboards, alerts."""

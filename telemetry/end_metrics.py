@@ -1,4 +1,4 @@
-"""What is counted and measured when a request's terminal event was written, by whichever service wrote it."""
+"""Metrics recorded when a request's terminal event is written, by whichever service wrote it."""
 
 from collections.abc import Iterable
 
@@ -8,10 +8,10 @@ from orcastream.telemetry.names import OPERATION, PROVIDER, REQUEST_DURATION, RE
 
 
 class EndMetrics:
-    """The ends of one model's requests."""
+    """Metrics of the ends of one model's requests."""
 
     def __init__(self, model: str, classes: Iterable[str], faults: Iterable[str]) -> None:
-        """`faults`: outcomes that alerts look for. They begin with 0: the first value of a series is no increase."""
+        """`faults`: outcomes that alerts watch. Their series start at 0: a series' first value is no increase."""
         self._model = model
         self._duration = histogram(REQUEST_DURATION)
         outcomes = tuple(faults)
@@ -19,7 +19,7 @@ class EndMetrics:
         observe(REQUESTS_ENDED, self._read)
 
     def ended(self, priority_class: str | None, outcome: str, error: str | None, duration_s: float | None) -> None:
-        """A terminal event was written; the class and the time since the arrival where they are known."""
+        """Record that a terminal event was written; class and time since arrival may be unknown (None)."""
         key = priority_class, outcome
         self._ended[key] = self._ended.get(key, 0) + 1
         if duration_s is not None:

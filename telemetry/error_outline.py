@@ -1,6 +1,6 @@
-"""An error as it may be logged: where it was raised and of what type, without what it says.
+"""Errors reduced to what may be logged: where they were raised and their type, without the message.
 
-Errors that nobody foresaw quote the value that they met, and that can be part of a prompt or an answer.
+The message of an unexpected error can quote a value, and that can be part of a prompt or an answer.
 """
 
 import traceback
@@ -11,7 +11,7 @@ _DURING = "\nDuring handling of the above exception, another exception occurred:
 
 
 def outline(error: BaseException) -> str:
-    """A traceback with all causes and members of groups; no value of theirs, and no line break at its end."""
+    """Return a traceback with all causes and group members, without their messages and without a final line break."""
     return "".join(_parts(error, set())).rstrip("\n")
 
 
@@ -35,11 +35,11 @@ def _parts(error: BaseException, told: set[int]) -> Iterator[str]:
 
 
 def type_name(error: BaseException) -> str:
-    """The type as tracebacks name it."""
+    """Return the type's name as in tracebacks."""
     name, module = type(error).__qualname__, type(error).__module__
     return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
 def _reason(error: BaseException) -> str:
-    """What the operating system said; it has seen no prompt."""
+    """Return the operating system's message, which cannot quote a prompt."""
     return f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""

@@ -1,5 +1,5 @@
-"""Exporters by the name that OTEL_*_EXPORTER has for them. OTLP ones read address, headers, time limit and TLS files
-from the standard variables by themselves."""
+"""Exporters by their name in OTEL_*_EXPORTER. OTLP exporters read address, headers, timeout and TLS files directly
+from the standard variables."""
 
 import importlib
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,7 @@ _PACKAGE: Final = {
 
 
 def span_exporter(name: str, settings: OtelSettings) -> "SpanExporter":
-    """For traces; UnusableTelemetry where its package is missing."""
+    """Return the exporter for traces. Raises UnusableTelemetry if its package is missing."""
     if name == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
@@ -38,7 +38,7 @@ def span_exporter(name: str, settings: OtelSettings) -> "SpanExporter":
 
 
 def metric_exporter(name: str, settings: OtelSettings) -> "MetricExporter":
-    """For metrics; UnusableTelemetry where its package is missing."""
+    """Return the exporter for metrics. Raises UnusableTelemetry if its package is missing."""
     if name == "console":
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
@@ -48,7 +48,7 @@ def metric_exporter(name: str, settings: OtelSettings) -> "MetricExporter":
 
 
 def log_exporter(name: str, settings: OtelSettings) -> "LogRecordExporter":
-    """For logs; UnusableTelemetry where its package is missing."""
+    """Return the exporter for logs. Raises UnusableTelemetry if its package is missing."""
     if name == "console":
         from opentelemetry.sdk._logs.export import ConsoleLogRecordExporter
 
@@ -65,7 +65,7 @@ def _otlp(signal: Signal, settings: OtelSettings) -> Any:
         if protocol != "grpc":
             raise
         raise UnusableTelemetry(
-            f"OTEL_EXPORTER_OTLP_PROTOCOL: got 'grpc', allowed: http/protobuf, for {error.name} is not installed; "
-            "pip install 'orcastream[otlp-grpc]' brings it"
+            f"OTEL_EXPORTER_OTLP_PROTOCOL: got 'grpc', allowed: http/protobuf, because {error.name} is not installed; "
+            "to install it: pip install 'orcastream[otlp-grpc]'"
         ) from None
     return getattr(module, _CLASS[signal])()

@@ -1,7 +1,7 @@
-"""Histograms that cost what happens often next to nothing: counted here, handed to the SDK when it collects.
+"""Histograms cheap enough for frequent events: counted here, handed to the SDK when it collects.
 
-The SDK's own `record` takes some microseconds, twenty on a busy machine; finding a bucket and adding one takes a
-quarter of one. What the SDK collects is completed by `CountsHistograms`, a part of every metric reader.
+The SDK's own `record` takes several microseconds, twenty on a busy machine; finding a bucket and adding one takes a
+quarter of a microsecond. `CountsHistograms`, a part of every metric reader, adds the counts to what the SDK collects.
 """
 
 import time
@@ -20,7 +20,7 @@ _ALL: Final[dict[str, "Histogram"]] = {}
 
 
 class Counts:
-    """The values of one set of attributes. One thread records at a time; any may read meanwhile."""
+    """The counts of one set of attributes. One thread records at a time; any thread may read meanwhile."""
 
     __slots__ = ("_bounds", "counts", "labels", "started_ns", "sum")
 
@@ -32,7 +32,7 @@ class Counts:
         self.started_ns = time.time_ns()
 
     def record(self, value: float) -> None:
-        """Count one value in the bucket whose upper bound is the first that is not below it."""
+        """Count one value in the bucket with the smallest upper bound that is not below it."""
         self.counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
@@ -45,7 +45,7 @@ class Histogram:
         self._counts: dict[frozenset[tuple[str, str]], Counts] = {}
 
     def at(self, labels: Attributes) -> Counts:
-        """The counts under `labels`, to be kept by whoever records often."""
+        """Return the counts under `labels`; frequent callers should keep them."""
         key = frozenset(labels.items())
         counts = self._counts.get(key)
         if counts is None:
@@ -57,21 +57,21 @@ class Histogram:
         self.at(labels).record(value)
 
     def all_counts(self) -> list[Counts]:
-        """What was counted under each set of attributes."""
+        """Return the counts of every set of attributes."""
         return list(self._counts.values())
 
 
 def histogram(metric: Metric) -> Histogram:
-    """The histogram of `metric`, the same one for all who ask; ValueError where `metric` is of another kind."""
+    """Return the process-wide histogram of `metric`. Raises ValueError if `metric` is of another kind."""
     if metric.kind is not Kind.HISTOGRAM:
         raise ValueError(f"kind of {metric.name}: got {metric.kind}, allowed: {Kind.HISTOGRAM}")
     return _ALL.setdefault(metric.name, Histogram(metric))
 
 
 class CountsHistograms:
-    """Mixed into a metric reader of the SDK: adds the histograms to what is collected.
+    """A mixin for the SDK's metric readers: adds the histograms to what is collected.
 
-    `deltas`: each collection tells what came since the one before, as some stores want it.
+    `deltas`: each collection reports the change since the previous one, as some stores require.
     """
 
     deltas = False
@@ -83,7 +83,7 @@ class CountsHistograms:
 
 
 _Told = dict[tuple[str, int], tuple[int, list[int], float]]
-"""Time, counts and sum of the collection before, by metric and by which of its counts."""
+"""Time, counts and sum of the previous collection, by metric and index of its counts."""
 
 
 def _completed(data: "MetricsData", told: _Told | None) -> "MetricsData":
@@ -123,7 +123,7 @@ def _points(histogram: Histogram, told: _Told | None) -> Iterable["HistogramData
             if before is not None:
                 since_ns, new_sum = before[0], total - before[2]
                 news = [now - then for now, then in zip(counts, before[1], strict=True)]
-        nothing: Any = None  # lowest and highest value are not kept, and OTLP need not have them
+        nothing: Any = None  # minimum and maximum are not tracked; OTLP does not require them
         yield HistogramDataPoint(
             one.labels, since_ns, now_ns, sum(news), new_sum, news, histogram.metric.buckets, nothing, nothing
         )

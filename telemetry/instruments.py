@@ -1,4 +1,4 @@
-"""Instruments made from the entries of names.py, through the OpenTelemetry API: without an SDK they do nothing.
+"""Instruments created from the entries of names.py, through the OpenTelemetry API; without an SDK they do nothing.
 
 Histograms are in histograms.py.
 """
@@ -19,25 +19,25 @@ Values = Iterable[tuple[float, Attributes]]
 Read = Callable[[], Values]
 
 _READS: Final[WeakKeyDictionary[Meter, dict[str, list[Read]]]] = WeakKeyDictionary()
-"""Who tells the values of each observed metric: the SDK takes one callback for a name, and passes over further ones."""
+"""The sources of each observed metric's values: the SDK takes one callback per name and ignores further ones."""
 
 
 def attributes(values: Mapping[Attribute, str]) -> Attributes:
-    """Attributes with plain strings for keys, to be made once and used for many records."""
+    """Return attributes with plain string keys, to be created once and used for many records."""
     return {str(name): value for name, value in values.items()}
 
 
 def counter(metric: Metric) -> Counter:
-    """A counter; ValueError where `metric` is of another kind."""
+    """Return a counter. Raises ValueError if `metric` is of another kind."""
     _check(metric, Kind.COUNTER)
     return _meter().create_counter(metric.name, metric.unit, metric.description)
 
 
 def observe(metric: Metric, read: Read) -> None:
-    """Let `read` be asked whenever metrics are collected: pairs of a value and its attributes.
+    """Register `read` to be called when metrics are collected; it returns pairs of a value and its attributes.
 
-    Several may tell the values of one metric. `read` runs in a thread of the exporter, so what it looks at must bear
-    that. ValueError where `metric` is no observable one.
+    A metric may have several sources. `read` runs in a thread of the exporter, so what it reads must be safe for that.
+    Raises ValueError if `metric` is not observable.
     """
     _check(metric, Kind.GAUGE, Kind.TOTAL)
     meter = _meter()

@@ -1,4 +1,4 @@
-"""How a process that has nothing to finish yet obeys SIGTERM and SIGINT."""
+"""The reaction to SIGTERM and SIGINT of a process that has nothing to finish yet."""
 
 import _thread
 import os
@@ -12,20 +12,20 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 def on_stop(handler: Handler | signal.Handlers) -> None:
-    """Have SIGTERM and SIGINT handled: there is no moment at which one is lost."""
+    """Install `handler` for SIGTERM and SIGINT; at no moment is a signal lost."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
 
 
 def leaving(telemetry: Telemetry | None = None) -> Handler:
-    """A handler that ends this process with status 0, `telemetry` exported first for as long as `FLUSH_S` allows.
+    """Return a handler that exports `telemetry` for at most `FLUSH_S`, then ends this process with status 0.
 
-    An exception would not do: where the signal finds Python in a `__del__` or in a callback from C, it is printed and
-    passed over, and the process goes on as if nothing had been said to it.
+    An exception would not do: if the signal finds Python in a `__del__` or in a callback from C, it is printed and
+    ignored, and the process continues as if there had been no signal.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        on_stop(signal.SIG_IGN)  # a second one must not cut the export short
+        on_stop(signal.SIG_IGN)  # a second signal must not cut the export short
         exported = _thread.allocate_lock()
         exported.acquire()
 

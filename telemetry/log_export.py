@@ -1,4 +1,4 @@
-"""Log records as OpenTelemetry's, for OTEL_LOGS_EXPORTER."""
+"""Export of log records through OpenTelemetry, for OTEL_LOGS_EXPORTER."""
 
 import logging
 import traceback
@@ -25,21 +25,21 @@ _SEVERITIES: Final = (
 )
 _TRACE: Final = ("trace_id", "span_id")
 _LONGEST: Final = 16_000
-"""Characters of a text: stores refuse a line whose fields are too long together (Loki: beyond 64 KiB)."""
+"""Maximum characters of a text: stores refuse a line whose fields together are too long (Loki: over 64 KiB)."""
 
 
 class ExportHandler(logging.Handler):
-    """Hands records to `provider`, with their extra fields as attributes. What exporters say of themselves is left out,
-    or a failed export would be followed by the next one."""
+    """A handler that passes records to `provider`, with their extra fields as attributes. It drops the exporters' own
+    records, or each failed export would cause the next one."""
 
     def __init__(self, provider: LoggerProvider, *, content: bool = False) -> None:
-        """`content`: what unexpected errors say is exported, too."""
+        """`content`: also export the messages of unexpected errors."""
         super().__init__()
         self._provider = provider
         self._content = content
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue one record; never waits, and raises nothing."""
+        """Queue one record; never block, never raise."""
         if record.name.startswith(EXPORT_LOGGERS):
             return
         try:
@@ -67,7 +67,7 @@ class ExportHandler(logging.Handler):
         )
 
     def _told(self, error: BaseException) -> dict[str, str]:
-        """Attributes that tell of `error`."""
+        """Return the attributes that describe `error`."""
         if not self._content:
             return {EXCEPTION_TYPE: type_name(error), EXCEPTION_STACKTRACE: _text(outline(error))}
         stacktrace = "".join(traceback.format_exception(error))
@@ -79,7 +79,7 @@ class ExportHandler(logging.Handler):
 
 
 def _context(fields: Mapping[str, object]) -> Context | None:
-    """The trace that a line names as its own (`logs.trace_fields`); None: that of the current span."""
+    """Return the context of the trace that a record names (`logs.trace_fields`); None: that of the current span."""
     try:
         trace_id, span_id = (int(str(fields[name]), 16) for name in _TRACE)
     except (KeyError, ValueError):
@@ -92,7 +92,7 @@ def _plain(value: object) -> str | bool | int | float:
 
 
 def _text(text: str) -> str:
-    """Begin and end of what is too long, and only what UTF-8 can tell."""
+    """Return the text as valid UTF-8; of one that is too long, only its beginning and end."""
     left_out = len(text) - _LONGEST
     if left_out > 0:
         half = _LONGEST // 2

@@ -1,4 +1,4 @@
-"""Structured logs: one line per lifecycle event, `key=value` pairs behind a short message, or JSON."""
+"""Structured logs: one line per lifecycle event, as a short message with `key=value` pairs or as JSON."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from orcastream.telemetry.error_outline import outline
 from orcastream.telemetry.settings import LogForm
 
 EXPORT_LOGGERS: Final = ("opentelemetry.", "urllib3.", "requests.", "grpc.")
-"""Loggers of those who export telemetry: a collector that is away is news once, not with every batch."""
+"""Loggers of telemetry exporters: an unreachable collector is worth a line once, not with every batch."""
 _EXPORT_PAUSE_S: Final = 600.0
 _REPEAT_PAUSE_S: Final = 60.0
 _MOST_REMEMBERED: Final = 1000
@@ -22,21 +22,21 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, object]:
-    """What was logged beside the message."""
+    """Return the fields logged in addition to the message."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 def trace_fields(context: SpanContext) -> dict[str, str]:
-    """`extra` for a line about a request whose span is not the current one; empty where there is no trace."""
+    """Return `extra` for a line about a request whose span is not the current one; empty without a trace."""
     if not context.is_valid:
         return {}
     return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
 
 
 def set_up_logging(level: str, form: LogForm, *, content: bool = False) -> None:
-    """Send this process's logs to standard error; libraries speak up from WARNING on only.
+    """Send this process's logs to standard error; libraries log only from WARNING on.
 
-    `content`: tell what unexpected errors say, too, though it may be part of a prompt.
+    `content`: also log the messages of unexpected errors, which may contain parts of prompts.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(content) if form == "json" else _TextFormatter(content))
@@ -46,7 +46,7 @@ def set_up_logging(level: str, form: LogForm, *, content: bool = False) -> None:
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:
-    """Extra fields, and those of the current span unless the line names another."""
+    """Return the extra fields and the current span's trace fields, unless the record names another span."""
     fields = extra_fields(record)
     return fields if "trace_id" in fields else {**fields, **trace_fields(trace.get_current_span().get_span_context())}
 
@@ -57,7 +57,7 @@ class _Formatter(logging.Formatter):
         self._content = content
 
     def told(self, error: Any) -> str:
-        """What is written of `exc_info`."""
+        """Return the text for `exc_info`."""
         return self.formatException(error) if self._content or error[1] is None else outline(error[1])
 
 
@@ -83,10 +83,10 @@ class _JsonFormatter(_Formatter):
 
 
 class _Seldom(logging.Filter):
-    """Keeps trouble that lasts from filling the log.
+    """A filter that keeps a lasting problem from filling the log.
 
-    The same warning, fields and all, is shown once per `_REPEAT_PAUSE_S`, and then says how often it was left out; of
-    each exporter's logger, one line per `_EXPORT_PAUSE_S` without its traceback.
+    The same warning, fields included, appears once per `_REPEAT_PAUSE_S` and then states how often it was left out;
+    an exporter's logger gets one line per `_EXPORT_PAUSE_S`, without its traceback.
     """
 
     def __init__(self) -> None:
@@ -119,6 +119,6 @@ class _Seldom(logging.Filter):
 
 
 def _shown(value: object) -> str:
-    """The value as one word: what holds blanks or line breaks is quoted."""
+    """Return the value as one word, quoted if it contains spaces or line breaks."""
     text = str(value)
     return text if text.isprintable() and " " not in text and text else json.dumps(text, ensure_ascii=False)

@@ -1,13 +1,13 @@
-"""What the spans at both ends of the queue say of it, by the conventions for messaging."""
+"""The attributes of the spans at both ends of the queue, by the conventions for messaging."""
 
 from orcastream.telemetry import names
 from orcastream.telemetry.names import Attribute, Span
 
 
 def messaging(operation: Span, template: str, model: str, priority_class: str, client: str) -> dict[Attribute, str]:
-    """Attributes of an `operation` on the request streams that are named by `template`.
+    """Return the attributes of an `operation` on the request streams named by `template`.
 
-    `client` is the gateway or worker that does it.
+    `client` is the gateway or worker that performs it.
     """
     return {
         Attribute.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM,

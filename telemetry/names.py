@@ -1,8 +1,8 @@
 """Every name that telemetry uses: spans, their events and attributes, metrics with unit, kind and attributes.
 
-The GenAI names follow OpenTelemetry's semantic conventions for generative AI, the messaging names those for messaging
-(both in development: this is the one module to change when they do). What they have no word for is `orcastream.*`.
-docs/telemetry.md lists the same for readers, and a test compares the two.
+GenAI names follow OpenTelemetry's semantic conventions for generative AI, messaging names those for messaging (both
+are in development; when they change, only this module changes). Names outside them begin with `orcastream.`.
+docs/telemetry.md lists the same names for readers, and a test compares the two.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Final
 
 PROVIDER: Final = "orcastream"
-"""`gen_ai.provider.name`: the conventions have no value for servers that one runs oneself."""
+"""`gen_ai.provider.name`: the conventions have no value for self-hosted servers."""
 OPERATION: Final = "text_completion"
-"""`gen_ai.operation.name` of a queue entry: tokens in, tokens out, whatever the API in front was."""
+"""`gen_ai.operation.name` of a queue entry: tokens in, tokens out, whichever API the client used."""
 MESSAGING_SYSTEM: Final = "redis"
 
 
@@ -47,10 +47,10 @@ class Attribute(StrEnum):
     DELIVERIES = "orcastream.deliveries"
     PREEMPTIONS = "orcastream.preemptions"
     CONTINUED_TOKENS = "orcastream.continued_tokens"
-    """Output tokens that stood in the reply log when this epoch began."""
+    """Output tokens that the reply log held when this epoch began."""
     WORKER = "orcastream.worker"
     TAKEN_OVER_FROM = "orcastream.taken_over_from"
-    """The worker of the epoch before, where that was another one."""
+    """The previous epoch's worker, if a different one."""
     CHUNK_TOKENS = "orcastream.chunk.tokens"
     PREFILL_TOKENS = "orcastream.batch.prefill_tokens"
     DECODE_TOKENS = "orcastream.batch.decode_tokens"
@@ -62,7 +62,7 @@ class Attribute(StrEnum):
 
 
 class Span(StrEnum):
-    """Span names; those of messaging are followed by the destination's template."""
+    """Span names; messaging spans append the destination's template."""
 
     SEND = "send"
     PROCESS = "process"
@@ -82,36 +82,36 @@ class SpanEvent(StrEnum):
     FIRST_TOKEN = "first token"
     CLIENT_LEFT = "client left"
     EPOCH = "epoch"
-    """In the server span: another epoch writes the reply from here on."""
+    """In the server span: a new epoch writes the reply from here on."""
     PHASE = "phase"
-    """Of an iteration: where `orcastream.phase` begins."""
+    """In an iteration span: `orcastream.phase` begins."""
 
 
 class Outcome(StrEnum):
-    """`orcastream.outcome` of a `process` span that did not end with a terminal event; otherwise it says how the
-    request ended: a finish reason or an error code.
+    """`orcastream.outcome` of a `process` span that ended without a terminal event; with one, the attribute is the
+    request's finish reason or error code.
     """
 
     HANDED_OVER = "handed_over"
-    """At a drain; another worker goes on."""
+    """During a drain; another worker continues."""
     LEASE_LOST = "lease_lost"
     FENCED = "fenced"
-    """A newer epoch stands in the log."""
+    """The log has a newer epoch."""
     CONNECTION_LOST = "connection_lost"
     UNWRITABLE = "unwritable"
-    """Redis took no writes."""
+    """Redis accepted no writes."""
     ENGINE_FAILED = "engine_failed"
     """The whole engine; the process exits."""
     NOT_MINE = "not_mine"
-    """The entry was gone or another worker's when this one attached."""
+    """The entry was gone or belonged to another worker when this one attached."""
     DUPLICATE = "duplicate"
-    """A second entry of one request."""
+    """A second entry for the same request."""
     ALREADY_ENDED = "already_ended"
-    """A terminal event stood in the log; only the clean-up was left."""
+    """The log already had a terminal event; only the cleanup was left."""
 
 
 class Gap(StrEnum):
-    """`orcastream.gap`: what lay between two deliveries of one stream."""
+    """`orcastream.gap`: what happened between two deliveries of one stream."""
 
     GENERATION = "generation"
     """Nothing: the same epoch wrote both."""
@@ -121,7 +121,7 @@ class Gap(StrEnum):
 
 
 class Kind(StrEnum):
-    """Kinds of instruments. An observable one is read when metrics are collected, so it costs an iteration nothing."""
+    """Kinds of instruments. Observable ones are read when metrics are collected, at no cost to iterations."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -131,7 +131,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `services` emit it; `attributes` are all that it may carry, and none of them is an id."""
+    """One metric. `services` emit it; `attributes` lists all that it may carry, none of them an id."""
 
     name: str
     kind: Kind
@@ -147,7 +147,7 @@ WORKER: Final = "worker"
 
 _GEN_AI: Final = (Attribute.OPERATION, Attribute.PROVIDER, Attribute.MODEL, Attribute.REQUEST_CLASS)
 _LONG: Final = (20, 40, 80, 160, 320, 640)
-"""Beyond the conventions' buckets, and beyond the timeout that a request has unless it asks for another (600 s)."""
+"""Buckets beyond those of the conventions, and beyond a request's default timeout (600 s)."""
 _WAIT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, *_LONG)
 _TOKEN_TIME_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10, *_LONG)
 _ITERATION_BUCKETS: Final = (
@@ -172,7 +172,7 @@ TIME_PER_OUTPUT_TOKEN: Final = Metric(
     "gen_ai.server.time_per_output_token",
     Kind.HISTOGRAM,
     "s",
-    "Mean time per output token behind the first; requests that ended well.",
+    "Mean time per output token after the first, of requests that succeeded.",
     (WORKER,),
     _GEN_AI,
     _TOKEN_TIME_BUCKETS,
@@ -181,7 +181,7 @@ REQUEST_DURATION: Final = Metric(
     "gen_ai.server.request.duration",
     Kind.HISTOGRAM,
     "s",
-    "From the entry's arrival in the queue to its terminal event; error.type where it did not end well.",
+    "From the entry's arrival in the queue to its terminal event; error.type if the request failed.",
     (GATEWAY, WORKER),
     (*_GEN_AI, Attribute.ERROR_TYPE),
     tuple(0.01 * 2**power for power in range(17)),
@@ -207,7 +207,7 @@ WAIT_DURATION: Final = Metric(
     "orcastream.request.wait.duration",
     Kind.HISTOGRAM,
     "s",
-    "From the claim to the first chunk: opening an epoch, and waiting for room in a batch.",
+    "From the claim to the first chunk: opening an epoch and waiting for room in a batch.",
     (WORKER,),
     (Attribute.MODEL,),
     _WAIT_BUCKETS,
@@ -216,7 +216,7 @@ PREFILL_DURATION: Final = Metric(
     "orcastream.request.prefill.duration",
     Kind.HISTOGRAM,
     "s",
-    "From the first chunk to the first token of this worker, as the span prefill.",
+    "From the first chunk to this worker's first token, like the span prefill.",
     (WORKER,),
     (Attribute.MODEL,),
     _WAIT_BUCKETS,
@@ -225,7 +225,7 @@ DECODE_DURATION: Final = Metric(
     "orcastream.request.decode.duration",
     Kind.HISTOGRAM,
     "s",
-    "From the first token of this worker to the terminal event.",
+    "From this worker's first token to the terminal event.",
     (WORKER,),
     (Attribute.MODEL,),
     _WAIT_BUCKETS,
@@ -242,7 +242,7 @@ QUEUE_LENGTH: Final = Metric(
     "orcastream.queue.length",
     Kind.GAUGE,
     "{request}",
-    "Entries in the request stream: waiting and running.",
+    "Entries in the request stream, waiting and running.",
     (GATEWAY,),
     (Attribute.MODEL, Attribute.REQUEST_CLASS),
 )
@@ -250,7 +250,7 @@ QUEUE_AGE: Final = Metric(
     "orcastream.queue.age",
     Kind.GAUGE,
     "s",
-    "Age of the oldest entry that no worker has claimed yet; 0 where there is none.",
+    "Age of the oldest unclaimed entry; 0 if there is none.",
     (GATEWAY,),
     (Attribute.MODEL, Attribute.REQUEST_CLASS),
 )
@@ -258,7 +258,7 @@ WORKERS: Final = Metric(
     "orcastream.workers",
     Kind.GAUGE,
     "{worker}",
-    "Workers of the model that live, by the state they report.",
+    "Live workers of the model, by reported state.",
     (GATEWAY,),
     (Attribute.MODEL, Attribute.STATE),
 )
@@ -266,7 +266,7 @@ CLAIMED: Final = Metric(
     "orcastream.worker.requests",
     Kind.GAUGE,
     "{request}",
-    "Requests that this worker holds a lease of.",
+    "Requests on which this worker holds a lease.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -274,7 +274,7 @@ CAPACITY: Final = Metric(
     "orcastream.worker.capacity",
     Kind.GAUGE,
     "{request}",
-    "Most requests that this worker holds at once, running or waiting in its engine.",
+    "Maximum number of requests that this worker holds at once, running or waiting in its engine.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -282,7 +282,7 @@ ADAPTERS: Final = Metric(
     "orcastream.worker.adapters",
     Kind.GAUGE,
     "{adapter}",
-    "LoRA adapters in memory, `max_adapters` at most.",
+    "LoRA adapters in memory, at most `max_adapters`.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -290,7 +290,7 @@ ADAPTER_LOADS: Final = Metric(
     "orcastream.worker.adapter_loads",
     Kind.TOTAL,
     "{adapter}",
-    "LoRA adapters read from disk, each time that one is.",
+    "Loads of LoRA adapters from disk.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -298,7 +298,7 @@ ADAPTER_EVICTIONS: Final = Metric(
     "orcastream.worker.adapter_evictions",
     Kind.TOTAL,
     "{adapter}",
-    "LoRA adapters that left the memory to make room for others.",
+    "LoRA adapters evicted from memory to make room for others.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -306,7 +306,7 @@ ADAPTER_WAITS: Final = Metric(
     "orcastream.worker.adapter_waits",
     Kind.GAUGE,
     "{request}",
-    "Claimed requests that wait for their LoRA adapter: it is being read, or all places are in use.",
+    "Claimed requests waiting for their LoRA adapter, which is being read or finds all slots in use.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -314,7 +314,7 @@ POOL_REQUESTS: Final = Metric(
     "orcastream.engine.requests",
     Kind.GAUGE,
     "{request}",
-    "Requests in the engine's pool, running (in the batch) or waiting.",
+    "Requests in the engine's pool: running (in the batch) or waiting.",
     (WORKER,),
     (Attribute.MODEL, Attribute.STATE),
 )
@@ -330,7 +330,7 @@ PREFIX_QUERIES: Final = Metric(
     "orcastream.engine.prefix_cache.queries",
     Kind.TOTAL,
     "{token}",
-    "Prompt tokens of all admissions, which the prefix cache was asked for.",
+    "Prompt tokens of all admissions, looked up in the prefix cache.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -338,7 +338,7 @@ PREFIX_HITS: Final = Metric(
     "orcastream.engine.prefix_cache.hits",
     Kind.TOTAL,
     "{token}",
-    "Those of them that it had, so that they were not computed.",
+    "Prompt tokens found in the prefix cache and therefore not computed.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -346,7 +346,7 @@ SWAPS: Final = Metric(
     "orcastream.engine.swaps",
     Kind.TOTAL,
     "{swap}",
-    "Preempted requests whose blocks went to host memory.",
+    "Preempted requests whose blocks were swapped to host memory.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -371,7 +371,7 @@ ITERATION_TOKENS: Final = Metric(
     "orcastream.engine.iteration.tokens",
     Kind.HISTOGRAM,
     "{token}",
-    "Tokens of one flat batch.",
+    "Tokens in one flat batch.",
     (WORKER,),
     (Attribute.MODEL,),
     _TOKEN_BUCKETS,
@@ -388,7 +388,7 @@ BATCHED_TOKENS: Final = Metric(
     "orcastream.engine.batched_tokens",
     Kind.TOTAL,
     "{token}",
-    "Tokens computed, by phase: prefill (recomputed ones among them) or decode.",
+    "Tokens computed, by phase: prefill (including recomputed tokens) or decode.",
     (WORKER,),
     (Attribute.MODEL, Attribute.PHASE),
 )
@@ -396,7 +396,7 @@ TOKEN_BUDGET: Final = Metric(
     "orcastream.engine.token_budget",
     Kind.GAUGE,
     "{token}",
-    "Most tokens in one iteration.",
+    "Maximum number of tokens in one iteration.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -404,7 +404,7 @@ UNPUBLISHED: Final = Metric(
     "orcastream.engine.unpublished",
     Kind.GAUGE,
     "{token}",
-    "Tokens that the engine delivered and Redis has not confirmed.",
+    "Tokens delivered by the engine but not yet confirmed by Redis.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -412,7 +412,7 @@ REDIS_DURATION: Final = Metric(
     "orcastream.redis.roundtrip.duration",
     Kind.HISTOGRAM,
     "s",
-    "One write to Redis until its last reply; blocking reads are left out.",
+    "From a write to Redis to its last reply; blocking reads are excluded.",
     (GATEWAY, WORKER),
     (),
     _REDIS_BUCKETS,
@@ -435,14 +435,14 @@ REDIS_MEMORY: Final = Metric(
     "orcastream.redis.memory.used",
     Kind.GAUGE,
     "By",
-    "Memory that the Redis server uses.",
+    "Memory used by the Redis server.",
     (GATEWAY,),
 )
 REDIS_MEMORY_LIMIT: Final = Metric(
     "orcastream.redis.memory.limit",
     Kind.GAUGE,
     "By",
-    "Its maxmemory, beyond which it takes no writes; none where there is no limit.",
+    "The server's maxmemory, beyond which it accepts no writes; absent if there is no limit.",
     (GATEWAY,),
 )
 REDIS_AOF: Final = Metric(
@@ -456,35 +456,35 @@ REDIS_REPLICAS: Final = Metric(
     "orcastream.redis.replicas",
     Kind.GAUGE,
     "{replica}",
-    "Replicas that are connected to it and up to date with its stream of writes.",
+    "Replicas that are connected to the server and in sync with its stream of writes.",
     (GATEWAY,),
 )
 REDIS_LAG: Final = Metric(
     "orcastream.redis.replication.lag",
     Kind.GAUGE,
     "By",
-    "How far behind the slowest replica is; none without replicas.",
+    "How far the slowest replica lags behind; absent without replicas.",
     (GATEWAY,),
 )
 REDIS_EVICTED: Final = Metric(
     "orcastream.redis.keys.evicted",
     Kind.TOTAL,
     "{key}",
-    "Keys that it deleted for want of memory: each may have been a reply.",
+    "Keys that the server evicted for lack of memory; each may have been a reply.",
     (GATEWAY,),
 )
 REDIS_REJECTED: Final = Metric(
     "orcastream.redis.connections.rejected",
     Kind.TOTAL,
     "{connection}",
-    "Connections that it refused because maxclients were there.",
+    "Connections that the server refused because maxclients was reached.",
     (GATEWAY,),
 )
 REDIS_SLOW: Final = Metric(
     "orcastream.redis.commands.slow",
     Kind.TOTAL,
     "{command}",
-    "Commands that took longer than slowlog-log-slower-than (10 ms unless set otherwise).",
+    "Commands that took longer than slowlog-log-slower-than (default: 10 ms).",
     (GATEWAY,),
 )
 LEASE_RENEWALS: Final = Metric(
@@ -499,7 +499,7 @@ TAKEOVERS: Final = Metric(
     "orcastream.takeovers",
     Kind.COUNTER,
     "{request}",
-    "Requests taken over from another worker, also those that are set aside then.",
+    "Requests taken over from another worker, including those then set aside.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -507,7 +507,7 @@ FENCING_REFUSALS: Final = Metric(
     "orcastream.fencing.refusals",
     Kind.COUNTER,
     "{write}",
-    "Writes that Redis refused because a newer epoch stands in the log.",
+    "Writes that Redis refused because the log has a newer epoch.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -515,7 +515,7 @@ DEAD_LETTERS: Final = Metric(
     "orcastream.dead_letters",
     Kind.COUNTER,
     "{request}",
-    "Requests set aside: attempts that brought no token, or entries that are no requests.",
+    "Requests set aside: attempts produced no token, or the entry is not a valid request.",
     (WORKER,),
     (Attribute.MODEL,),
 )
@@ -523,7 +523,7 @@ REFUSALS: Final = Metric(
     "orcastream.admission.refusals",
     Kind.COUNTER,
     "{request}",
-    "Requests refused, by error code: over HTTP by the gateway, straight from the stream by the worker.",
+    "Requests refused, by error code: over HTTP by the gateway, directly from the stream by the worker.",
     (GATEWAY, WORKER),
     (Attribute.MODEL, Attribute.ERROR_TYPE),
 )
@@ -531,7 +531,7 @@ GATEWAY_FIRST_TOKEN: Final = Metric(
     "orcastream.gateway.time_to_first_token",
     Kind.HISTOGRAM,
     "s",
-    "From the HTTP request's arrival to the first tokens of its reply at the gateway: what its client waits.",
+    "From the HTTP request's arrival to the first tokens of its reply at the gateway: the client's wait.",
     (GATEWAY,),
     (Attribute.MODEL,),
     _WAIT_BUCKETS,
@@ -540,7 +540,7 @@ TOKEN_GAP: Final = Metric(
     "orcastream.gateway.token.gap",
     Kind.HISTOGRAM,
     "s",
-    "From one arrival of tokens at the gateway to the next of the same reply, and what lay between them.",
+    "Time between two arrivals of tokens of one reply at the gateway, by what happened in between.",
     (GATEWAY,),
     (Attribute.MODEL, Attribute.GAP),
     _GAP_BUCKETS,
@@ -549,7 +549,7 @@ GATEWAY_ABANDONED: Final = Metric(
     "orcastream.gateway.abandoned.duration",
     Kind.HISTOGRAM,
     "s",
-    "How long clients waited for a first token that left before one came.",
+    "How long clients that left before the first token had waited for it.",
     (GATEWAY,),
     (Attribute.MODEL, Attribute.REQUEST_CLASS),
     _WAIT_BUCKETS,
@@ -558,7 +558,7 @@ BROKEN_REPLIES: Final = Metric(
     "orcastream.gateway.replies.broken",
     Kind.COUNTER,
     "{reply}",
-    "Replies that ended with an error of the gateway's before the request's own end, by error code.",
+    "Replies that the gateway ended with an error before the request itself ended, by error code.",
     (GATEWAY,),
     (Attribute.MODEL, Attribute.REQUEST_CLASS, Attribute.ERROR_TYPE),
 )
@@ -566,7 +566,7 @@ GATEWAY_STREAMS: Final = Metric(
     "orcastream.gateway.streams",
     Kind.GAUGE,
     "{request}",
-    "Replies that this gateway is reading for a client.",
+    "Replies that this gateway is reading for clients.",
     (GATEWAY,),
     (Attribute.MODEL,),
 )
@@ -574,7 +574,7 @@ BATCHES: Final = Metric(
     "orcastream.batches",
     Kind.GAUGE,
     "{batch}",
-    "Batches that have not ended, by OpenAI's status while a gateway runs them; waiting: none does.",
+    "Batches that have not ended, by OpenAI status while a gateway runs them; waiting: no gateway does.",
     (GATEWAY,),
     (Attribute.STATE,),
 )
@@ -582,21 +582,21 @@ BATCH_AGE: Final = Metric(
     "orcastream.batches.age",
     Kind.GAUGE,
     "s",
-    "Age of the oldest batch that has not ended; 0 where there is none. After 24 h its lines get no answers.",
+    "Age of the oldest batch that has not ended; 0 if there is none. After 24 h its lines get no answers.",
     (GATEWAY,),
 )
 BATCH_IDLE: Final = Metric(
     "orcastream.batches.idle",
     Kind.GAUGE,
     "s",
-    "Longest time for which an open batch has come no further; waits while gateways are full do not count.",
+    "Longest time that an open batch has made no progress; waits while gateways are full do not count.",
     (GATEWAY,),
 )
 BATCHES_ENDED: Final = Metric(
     "orcastream.batches.ended",
     Kind.COUNTER,
     "{batch}",
-    "Batches that ended, by OpenAI's status: completed, failed, expired, cancelled; told by who ran them.",
+    "Batches that ended, by OpenAI status: completed, failed, expired, cancelled; reported by who ran them.",
     (GATEWAY,),
     (Attribute.OUTCOME,),
 )
@@ -604,7 +604,7 @@ BATCH_LINES: Final = Metric(
     "orcastream.batches.lines",
     Kind.COUNTER,
     "{line}",
-    "Lines of batches that got their result, completed or failed, by who ran them.",
+    "Batch lines that got their result, completed or failed; reported by the gateway that ran them.",
     (GATEWAY,),
     (Attribute.OUTCOME,),
 )
@@ -612,18 +612,18 @@ BATCH_LINES_LEFT: Final = Metric(
     "orcastream.batches.lines.left",
     Kind.GAUGE,
     "{line}",
-    "Lines without a result, of all open batches whose input was read.",
+    "Lines without a result in all open batches whose input was read.",
     (GATEWAY,),
 )
 HTTP_DURATION: Final = Metric(
     "http.server.request.duration",
     Kind.HISTOGRAM,
     "s",
-    "Duration of HTTP requests, streams to their end; error.type where the status is 500 or more.",
+    "Duration of HTTP requests, including streams to their end; error.type if the status is 500 or higher.",
     (GATEWAY,),
     (Attribute.HTTP_METHOD, Attribute.HTTP_ROUTE, Attribute.HTTP_STATUS, Attribute.ERROR_TYPE),
     _WAIT_BUCKETS,
 )
 
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All of them, in the order above."""
+"""All metrics, in the order above."""

@@ -1,4 +1,4 @@
-"""Gauges of what stands in Redis: gathered by a service now and then, read when metrics are collected."""
+"""Gauges of the queue's state in Redis: gathered by a service periodically, read when metrics are collected."""
 
 import time
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from orcastream.telemetry.instruments import Values, attributes, observe
 from orcastream.telemetry.names import QUEUE_AGE, QUEUE_LENGTH, WORKERS, Attribute, Metric
 
 INTERVAL_S = 5.0
-"""How often a service gathers, as long as anybody wants it."""
+"""How often a service gathers the state while it is wanted."""
 _WANTED_FOR_S = 180.0
-"""Metrics are collected at least once in this time, or nobody wants them."""
+"""If metrics are not collected within this time, the state is not wanted."""
 FRESH_FOR_S = 3 * INTERVAL_S
-"""Older values are not told: Redis cannot be reached, and nobody knows."""
+"""Older values are not reported: Redis is unreachable, and the state unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class _Gathered:
 class QueueGauges:
     """Queue length, queue age and workers of one model.
 
-    `wanted` is true once metrics have been collected, so that nothing is asked of Redis where they are off; the very
-    first collection finds nothing.
+    `wanted` is true once metrics have been collected, so Redis is not queried while metrics are off; the very first
+    collection finds nothing.
     """
 
     def __init__(self, model: str) -> None:
@@ -40,11 +40,11 @@ class QueueGauges:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody collects metrics."""
+        """Whether metrics are being collected."""
         return time.monotonic() - self._wanted_at_s < _WANTED_FOR_S
 
     def gathered(self, lengths: Mapping[str, int], ages_s: Mapping[str, float], workers: Mapping[str, int]) -> None:
-        """Entries and age of the oldest unclaimed one, by class; workers that live, by state."""
+        """Store the number of entries and the age of the oldest unclaimed one, by class, and live workers by state."""
         self._last = _Gathered(time.monotonic(), lengths, ages_s, workers)
 
     def _fresh(self) -> _Gathered | None:

@@ -1,4 +1,4 @@
-"""The metric readers of a process: the SDK's own, completed by the histograms that are counted here."""
+"""The metric readers of a process: the SDK's own, extended by our histograms."""
 
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,13 @@ class _ExportingDeltas(_Exporting):
 
 
 def exporting(name: str, settings: OtelSettings) -> MetricReader:
-    """Exports every OTEL_METRIC_EXPORT_INTERVAL through the exporter `name`; UnusableTelemetry as that has it."""
+    """Return a reader that exports through `name` every OTEL_METRIC_EXPORT_INTERVAL. Raises UnusableTelemetry."""
     kind = _ExportingDeltas if name == "otlp" and settings.histograms_as_deltas else _Exporting
     return kind(metric_exporter(name, settings))
 
 
 def shown_to_prometheus(registry: "CollectorRegistry") -> MetricReader:
-    """Tells `registry` whenever that is read."""
+    """Return a reader that fills `registry` whenever that is read."""
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
     class Shown(CountsHistograms, PrometheusMetricReader):

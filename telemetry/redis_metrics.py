@@ -1,4 +1,4 @@
-"""What the connections to Redis tell: commands, round trips, breaks."""
+"""Metrics of the connections to Redis: commands, round trips, breaks."""
 
 from orcastream.telemetry.histograms import histogram
 from orcastream.telemetry.instruments import observe
@@ -6,7 +6,7 @@ from orcastream.telemetry.names import CONNECTIONS_LOST, REDIS_COMMANDS, REDIS_D
 
 
 class RedisMetrics:
-    """Observes links (`orcastream.broker.link.LinkObserver`). One for a process, used on its asyncio loop."""
+    """An observer of links (`orcastream.broker.link.LinkObserver`). One per process, used on its asyncio loop."""
 
     def __init__(self) -> None:
         self._duration = histogram(REDIS_DURATION).at({})
@@ -16,13 +16,13 @@ class RedisMetrics:
         observe(CONNECTIONS_LOST, lambda: [(self._lost, {})])
 
     def sent(self, num_commands: int) -> None:
-        """Commands were written to a link."""
+        """Count commands written to a link."""
         self._commands += num_commands
 
     def answered(self, seconds: float) -> None:
-        """The last reply to one write came `seconds` after it."""
+        """Record that the last reply to a write came `seconds` after it."""
         self._duration.record(seconds)
 
     def lost(self) -> None:
-        """A link broke; one that was closed did not."""
+        """Count a broken link; closing one does not count."""
         self._lost += 1

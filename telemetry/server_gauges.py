@@ -1,4 +1,4 @@
-"""What the Redis server says of itself: gathered by a gateway now and then, read when metrics are collected."""
+"""Gauges of the Redis server itself: gathered by a gateway periodically, read when metrics are collected."""
 
 import time
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _OBSERVED = (
 
 
 class ServerGauges:
-    """Whoever gathers the queue's state (`QueueGauges.wanted`) gathers this, too."""
+    """Gauges of the Redis server, gathered together with the queue's state (`QueueGauges.wanted`)."""
 
     def __init__(self) -> None:
         self._at_s = float("-inf")
@@ -33,7 +33,7 @@ class ServerGauges:
             observe(metric, self._reader(metric))
 
     def gathered(self, values: Mapping[Metric, float | None]) -> None:
-        """What was found now; what is None is not known."""
+        """Store the current values; None means unknown."""
         self._at_s = time.monotonic()
         self._values = {metric.name: value for metric, value in values.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""What is said of a process and how much of it: settings that gateway and worker share, and the standard OTEL_ ones."""
+"""Settings of logs and telemetry: those that gateway and worker share, and the standard OTEL_ variables."""
 
 import math
 import os
@@ -17,7 +17,7 @@ EXPORTERS: Final = ("otlp", "console", "none")
 PROTOCOLS: Final = ("http/protobuf", "grpc")
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
 _USER_INFO: Final = re.compile(r"^([\w+]+://)?.*@", re.DOTALL)
-"""What stands before the host of a URL, also of one without its scheme."""
+"""Matches what precedes the host of a URL, with or without a scheme."""
 SAMPLERS: Final = (
     *("parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"),
     *("always_on", "always_off", "traceidratio"),
@@ -25,7 +25,7 @@ SAMPLERS: Final = (
 
 
 class LogSettings(BaseSettings):
-    """How a process logs."""
+    """Settings of a process's logs."""
 
     model_config = SettingsConfigDict(
         env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
@@ -33,23 +33,23 @@ class LogSettings(BaseSettings):
 
     log_level: LogLevel = Field(
         "info",
-        description="Least severe line logged; info: what becomes of the process; debug: of each request, too.",
+        description="Least severe level logged; info: events of the process; debug: also events of each request.",
     )
-    log_form: LogForm = Field("text", description="How log lines are written.")
+    log_form: LogForm = Field("text", description="Format of log lines.")
     log_content: bool = Field(
-        False, description="Tell in logs and traces what unexpected errors say, too: it may quote prompts and answers."
+        False, description="Include unexpected errors' messages in logs and traces; they may quote prompts and answers."
     )
 
 
 class UnusableTelemetry(ValueError):
-    """Telemetry that cannot be set up as asked; the message names the variable, its value and what is allowed."""
+    """Telemetry that cannot be set up as configured; the message names the variable, its value and what is allowed."""
 
 
 class OtelSettings(BaseSettings):
     """The standard OTEL_ variables that decide which signals leave the process, and how.
 
-    All others (headers, time limits, queue sizes, the resource) are read by OpenTelemetry's SDK
-    itself. These are variables of the environment alone: no flags, no lines of .env.
+    OpenTelemetry's SDK itself reads all others (headers, timeouts, queue sizes, the resource). These are environment
+    variables only: no flags, no lines of .env.
     """
 
     model_config = SettingsConfigDict(env_prefix="OTEL_", env_ignore_empty=True, extra="ignore", frozen=True)
@@ -73,7 +73,7 @@ class OtelSettings(BaseSettings):
 
     @classmethod
     def read(cls) -> Self:
-        """The variables as they are now; UnusableTelemetry where one of them cannot be obeyed."""
+        """Read the variables. Raises UnusableTelemetry if one of them is unusable."""
         settings = cls()
         for signal in ("traces", "metrics", "logs"):
             if "otlp" in settings.exporters(signal):
@@ -86,16 +86,16 @@ class OtelSettings(BaseSettings):
 
     @property
     def disabled(self) -> bool:
-        """Whether everything is switched off."""
+        """Whether all telemetry is off."""
         return self.sdk_disabled.strip().lower() == "true"
 
     @property
     def histograms_as_deltas(self) -> bool:
-        """Whether each export is to tell what came since the one before."""
+        """Whether each export reports the change since the previous one."""
         return self.exporter_otlp_metrics_temporality_preference.strip().lower() in ("delta", "lowmemory")
 
     def exporters(self, signal: Signal) -> tuple[str, ...]:
-        """Where a signal goes; by default to an OTLP endpoint where one is set."""
+        """Return the exporters of a signal; the default is OTLP if an endpoint is set."""
         if self.disabled:
             return ()
         asked: str | None = getattr(self, f"{signal}_exporter")
@@ -109,7 +109,7 @@ class OtelSettings(BaseSettings):
         return tuple(name for name in names if name != "none")
 
     def protocol(self, signal: Signal) -> str:
-        """How OTLP travels; UnusableTelemetry for what is no protocol, or an endpoint that does not go with it."""
+        """Return the OTLP protocol. Raises UnusableTelemetry if it is unknown or does not match the endpoint."""
         own: str | None = getattr(self, f"exporter_otlp_{signal}_protocol")
         variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL" if own else "OTEL_EXPORTER_OTLP_PROTOCOL"
         protocol = (own or self.exporter_otlp_protocol).strip()
@@ -120,7 +120,7 @@ class OtelSettings(BaseSettings):
         return protocol
 
     def _check_sampler(self) -> None:
-        """The SDK would take every trace where it does not understand the sampler."""
+        """Check the sampler: the SDK would sample every trace if it does not know the name."""
         if self.traces_sampler.strip().lower() not in SAMPLERS:
             raise UnusableTelemetry(f"OTEL_TRACES_SAMPLER: got {self.traces_sampler!r}, allowed: {', '.join(SAMPLERS)}")
         if self.traces_sampler_arg is not None and "ratio" in self.traces_sampler.lower():
@@ -134,7 +134,7 @@ class OtelSettings(BaseSettings):
                 )
 
     def _check_interval(self) -> None:
-        """The SDK would take a minute for what is no number, and name no variable for what is not above 0."""
+        """Check the interval: the SDK would take a minute for a non-number, and not name the variable in an error."""
         given = self.metric_export_interval
         try:
             is_time = given is None or 0 < float(given) < math.inf
@@ -156,9 +156,9 @@ class OtelSettings(BaseSettings):
 
 
 def settle_propagators() -> None:
-    """Before FastAPI is loaded, which loads what OTEL_PROPAGATORS names even where no telemetry is taken.
+    """Check OTEL_PROPAGATORS before FastAPI is imported, which loads the propagators even without telemetry.
 
-    UnusableTelemetry where traces are taken and something is not installed; without traces none is needed.
+    Raises UnusableTelemetry if traces are on and a propagator is not installed; without traces none is needed.
     """
     asked = [name.strip() for name in os.environ.get(_PROPAGATORS, "").split(",")]
     installed = {entry.name for entry in entry_points(group="opentelemetry_propagator")} | {"none"}
@@ -167,7 +167,7 @@ def settle_propagators() -> None:
         return
     if OtelSettings.read().exporters("traces"):
         raise UnusableTelemetry(
-            f"{_PROPAGATORS}: got {missing[0]!r}, allowed: {', '.join(sorted(installed))}; others have to be installed"
+            f"{_PROPAGATORS}: got {missing[0]!r}, allowed: {', '.join(sorted(installed))}; others must be installed"
         )
     os.environ[_PROPAGATORS] = "none"
 

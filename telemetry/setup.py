@@ -1,4 +1,4 @@
-"""OpenTelemetry's SDK as the standard OTEL_ variables ask for it: started in the process that serves, else off."""
+"""Setup of OpenTelemetry's SDK from the standard OTEL_ variables, in the process that serves; otherwise off."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("orcastream.telemetry")
 
 FLUSH_S: Final = 2.0
-"""Longest wait at the end of a process for what has not been exported yet."""
+"""Maximum time at the end of a process for exporting what is left."""
 _LEFT_OUT: Final = (
     "http.server.active_requests",
     "http.server.request.body.size",
@@ -29,30 +29,30 @@ _LEFT_OUT: Final = (
     "http.server.response.size",
 )
 _OF_THE_PAST: Final = "http.server.duration"
-"""What `http/dup` adds. Others of its attributes are from Host, of which a client can make up as many as it likes."""
+"""The metric that `http/dup` adds. Its other attributes derive from Host, which a client can vary without limit."""
 
 
 class Telemetry:
-    """What gets telemetry out of this process, in threads of its own; nothing where nothing was asked for."""
+    """The export of this process's telemetry, in its own threads; does nothing if nothing is configured."""
 
     def __init__(self, *, traces: bool = False, registry: "CollectorRegistry | None" = None) -> None:
         self.traces = traces
         """Whether spans leave the process."""
         self.registry = registry
-        """What /metrics shows; None where it is not served."""
+        """The registry behind /metrics; None if it is not served."""
         self._closings: list[Callable[[], object]] = []
 
     @property
     def on(self) -> bool:
-        """Whether any signal is taken."""
+        """Whether any signal is exported."""
         return bool(self._closings)
 
     def closing(self, close: Callable[[], object]) -> None:
-        """Have `close` called by `shut_down`."""
+        """Register `close` to be called by `shut_down`."""
         self._closings.append(close)
 
     def shut_down(self, timeout_s: float = FLUSH_S) -> None:
-        """Export what is left, for `timeout_s` at most: a collector that is away holds no process up."""
+        """Export what is left, for at most `timeout_s`: an unreachable collector must not hold up a process."""
         until = time.monotonic() + timeout_s
         threads = [threading.Thread(target=_quietly, args=(close,), daemon=True) for close in self._closings]
         for thread in threads:
@@ -63,7 +63,7 @@ class Telemetry:
 
 
 def start_telemetry(service: str, instance: str, *, prometheus: bool = False, log_content: bool = False) -> Telemetry:
-    """Start what OTEL_ variables and `prometheus` ask for, in this process: call it after any fork.
+    """Start the telemetry that OTEL_ variables and `prometheus` ask for, in this process; call it after any fork.
 
     `service` and `instance` are the resource's service.name and service.instance.id unless OTEL_SERVICE_NAME or
     OTEL_RESOURCE_ATTRIBUTES say otherwise; `log_content` is that of LogSettings. Raises UnusableTelemetry.
@@ -91,7 +91,7 @@ def start_telemetry(service: str, instance: str, *, prometheus: bool = False, lo
 
 
 def _refused(error: Exception) -> str:
-    """What the SDK says of a value that it does not take; it seldom names the variable. Values may be secrets."""
+    """Return the SDK's message about a value that it refuses; it seldom names the variable. Values may be secrets."""
     names = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
     return f"OpenTelemetry's SDK cannot be started as the environment asks ({names}): {' '.join(str(error).split())}"
 
@@ -99,7 +99,7 @@ def _refused(error: Exception) -> str:
 def _start_traces(
     telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource", *, content: bool
 ) -> None:
-    import opentelemetry.propagate  # noqa: F401 - reads OTEL_PROPAGATORS, and refuses what is not installed
+    import opentelemetry.propagate  # noqa: F401 - reads OTEL_PROPAGATORS, and refuses one that is not installed
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -158,7 +158,7 @@ def _resource(service: str, instance: str) -> "Resource":
 
 
 def _views() -> "list[View]":
-    """The HTTP instrumentation's metrics as names.py has them: wide buckets, few attributes, the others left out."""
+    """Return views that shape the HTTP instrumentation's metrics as in names.py: wide buckets, few attributes."""
     from opentelemetry.sdk.metrics.view import DropAggregation, ExplicitBucketHistogramAggregation, View
 
     duration = View(

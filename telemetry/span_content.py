@@ -1,4 +1,4 @@
-"""Spans without what unexpected errors said: instrumentations record whatever passes through them."""
+"""Spans without the messages of unexpected errors: instrumentations record whatever passes through them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +13,7 @@ _CONTENT: Final = (EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE)
 
 
 class WithoutContent(SpanExporter):
-    """Exports to another exporter: of an exception its type alone, and no words about the status that it caused."""
+    """A wrapper of an exporter that keeps only the type of an exception, and no description of the resulting status."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter

@@ -7,12 +7,12 @@ from orcastream.telemetry.prometheus import prometheus_name
 
 
 def metrics_tables() -> str:
-    """Markdown: all metrics, then the buckets of the histograms."""
+    """Return Markdown: all metrics, then the buckets of the histograms."""
     return "\n".join((*_metrics(), "", *_buckets()))
 
 
 def _metrics() -> Iterator[str]:
-    yield "| metric | in Prometheus | kind | unit | attributes | of | what |"
+    yield "| metric | in Prometheus | kind | unit | attributes | service | description |"
     yield "|---|---|---|---|---|---|---|"
     for metric in METRICS:
         attributes = ", ".join(f"`{attribute}`" for attribute in metric.attributes) or "–"
@@ -31,7 +31,7 @@ def _metrics() -> Iterator[str]:
 
 
 def _buckets() -> Iterator[str]:
-    yield "| histogram | upper bounds of its buckets |"
+    yield "| histogram | upper bounds of the buckets |"
     yield "|---|---|"
     by_bounds: dict[tuple[float, ...], list[Metric]] = {}
     for metric in METRICS:

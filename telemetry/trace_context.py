@@ -1,4 +1,4 @@
-"""The W3C trace context as it travels in queue entries and reply logs."""
+"""The W3C trace context in queue entries and reply logs."""
 
 from functools import cache
 
@@ -13,12 +13,12 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 @cache
 def tracer() -> Tracer:
-    """The tracer of every span of this project; without an SDK its spans record nothing."""
+    """Return the tracer of all spans of this project; without an SDK its spans record nothing."""
     return get_tracer(SCOPE)
 
 
 def remote_context(traceparent: str | None, tracestate: str | None = None) -> Context:
-    """The context that these headers name, to be a span's parent; an empty one where they name none."""
+    """Return the context that these headers name, to be a span's parent; an empty one if they name none."""
     if not traceparent:
         return Context()
     carrier = {"traceparent": traceparent, **({"tracestate": tracestate} if tracestate else {})}
@@ -26,13 +26,13 @@ def remote_context(traceparent: str | None, tracestate: str | None = None) -> Co
 
 
 def remote_span(traceparent: str | None) -> SpanContext | None:
-    """The span that a traceparent names, to be linked to; None where it names none."""
+    """Return the span that a traceparent names, for a link; None if it names none."""
     span = get_current_span(remote_context(traceparent)).get_span_context()
     return span if span.is_valid else None
 
 
 def headers(span: Span) -> tuple[str | None, str | None]:
-    """`traceparent` and `tracestate` of a span, as others shall find them; None where there is nothing to say."""
+    """Return `traceparent` and `tracestate` of a span for propagation; None where there is no value."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, set_span_in_context(span, Context()))
     return carrier.get("traceparent"), carrier.get("tracestate")

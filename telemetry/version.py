@@ -1,10 +1,10 @@
-"""The version of what runs."""
+"""The version of the running Orcastream."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 
 def own_version() -> str:
-    """The installed version; `unknown` in a checkout that was not installed."""
+    """Return the installed version; `unknown` in a checkout that is not installed."""
     try:
         return version("orcastream")
     except PackageNotFoundError:

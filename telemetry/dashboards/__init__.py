@@ -1,6 +1,6 @@
-"""Grafana dashboards: written here in few words, kept as the JSON that Grafana reads.
+"""Grafana dashboards: defined here concisely, stored as the JSON that Grafana reads.
 
-`python -m orcastream.telemetry.dashboards` writes the JSON anew; a test keeps the two equal.
+`python -m orcastream.telemetry.dashboards` regenerates the JSON; a test keeps the two equal.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from orcastream.telemetry.dashboards.service import SERVICE
 
 DASHBOARDS: Final = (SERVICE, ENGINE, REDIS_AND_WORKERS)
 DIRECTORY: Final = Path(__file__).parent
-"""Of the JSON for a Prometheus that scrapes."""
+"""Directory of the JSON for a Prometheus that scrapes."""
 COMPOSE: Final = DIRECTORY.parent / "grafana" / "dashboards"
-"""Of the JSON for the Grafana of docker-compose.yml, whose Prometheus gets metrics over OTLP."""
+"""Directory of the JSON for the Grafana of docker-compose.yml, whose Prometheus receives metrics over OTLP."""
 PACES: Final[dict[Path, Pace]] = {DIRECTORY: SCRAPED, COMPOSE: EXPORTED}
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Every file with its text."""
+    """Yield every file with its text."""
     for directory, pace in PACES.items():
         for dashboard in DASHBOARDS:
             yield directory / dashboard.file_name, dashboard.to_json(pace)

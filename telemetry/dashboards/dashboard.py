@@ -10,20 +10,20 @@ from orcastream.telemetry.dashboards.panel import PROMETHEUS, Panel
 
 TAG: Final = "orcastream"
 SCHEMA_VERSION: Final = 41
-"""Grafana 12's; newer ones migrate it, Grafana 11 reads it."""
+"""That of Grafana 12; newer versions migrate it, Grafana 11 can read it."""
 _GRID_WIDTH: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice above the panels: the values of one label. All of them matches a metric that lacks the label, too."""
+    """A selector above the panels for the values of one label. "All" also matches metrics without the label."""
 
     name: str
     label: str
     query: str
 
     def to_grafana(self) -> dict[str, Any]:
-        """The variable as JSON."""
+        """Return the variable as JSON."""
         return {
             "name": self.name,
             "label": self.label,
@@ -58,14 +58,14 @@ def _datasource(name: str, label: str, kind: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line across the dashboard with panels below it; a collapsed one asks nothing before it is opened."""
+    """A row across the dashboard with panels below it; a collapsed row queries nothing until it is opened."""
 
     title: str
     panels: tuple[Panel, ...]
     collapsed: bool = False
 
     def to_grafana(self, numbers: Iterator[int], y: int) -> tuple[list[dict[str, Any]], int]:
-        """Its panels as JSON, the row itself first, and the line of the grid below them."""
+        """Return the row and its panels as JSON, and the next free line of the grid."""
         number, top, x, height = next(numbers), y, 0, 0
         y += 1
         panels = []
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A dashboard under a uid that never changes, so that links to it stay good."""
+    """A dashboard with a permanent uid, so that links to it remain valid."""
 
     uid: str
     title: str
@@ -96,11 +96,11 @@ class Dashboard:
         return f"{self.uid}.json"
 
     def to_json(self, pace: Pace) -> str:
-        """The text of its JSON file, for metrics that come at `pace`."""
+        """Return the text of its JSON file, for metrics that arrive at `pace`."""
         return json.dumps(self.to_grafana(pace), indent=2, ensure_ascii=False) + "\n"
 
     def to_grafana(self, pace: Pace) -> dict[str, Any]:
-        """The dashboard as JSON."""
+        """Return the dashboard as JSON."""
         sources = [_datasource("datasource", "Prometheus", "prometheus")]
         if self.traces:
             sources.append(_datasource("tempo", "Tempo", "tempo"))
@@ -131,7 +131,7 @@ class Dashboard:
 
 
 def _links() -> dict[str, Any]:
-    """Links to all dashboards of the tag, which keep the time and the variables."""
+    """Return links to all dashboards with the tag, which keep time range and variables."""
     return {
         "type": "dashboards",
         "title": "Orcastream",

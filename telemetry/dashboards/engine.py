@@ -37,7 +37,7 @@ _AT_A_GLANCE: Final = Row(
         ),
         Panel(
             "Waiting",
-            "Requests that workers have claimed and that wait for blocks or for room in the batch.",
+            "Claimed requests that wait for blocks or for room in the batch.",
             "short",
             (Line(or_nothing(_requests("waiting")), "waiting"),),
             kind="stat",
@@ -45,7 +45,7 @@ _AT_A_GLANCE: Final = Row(
         ),
         Panel(
             "KV cache in use",
-            "Blocks in use of all blocks.",
+            "Share of all blocks in use.",
             "percentunit",
             (Line(_cache_in_use(), "in use"),),
             kind="stat",
@@ -63,7 +63,7 @@ _AT_A_GLANCE: Final = Row(
         ),
         Panel(
             "Iteration, p95",
-            "Time of one iteration, from select to advance: a running request gets a token at this pace.",
+            "Time of one iteration, from select to advance: running requests get tokens at this pace.",
             "s",
             (Line(quantile(0.95, _ITERATION, MODEL), "p95"),),
             kind="stat",
@@ -71,7 +71,7 @@ _AT_A_GLANCE: Final = Row(
         ),
         Panel(
             "Preemptions",
-            "Requests put back per second because blocks ran out. Each is computed again.",
+            "Requests preempted per second because blocks ran out. Each is recomputed.",
             "ops",
             (Line(total(rate("orcastream_engine_preemptions_total", MODEL)), "preemptions"),),
             kind="stat",
@@ -86,7 +86,7 @@ _BATCH: Final = Row(
     (
         Panel(
             "Tokens computed",
-            "Tokens in the flat batches per second: prefill (recomputed ones among them) and decode.",
+            "Tokens in the flat batches per second: prefill (including recomputed tokens) and decode.",
             TOKENS_PER_SECOND,
             (
                 Line(
@@ -98,8 +98,7 @@ _BATCH: Final = Row(
         ),
         Panel(
             "Tokens per iteration against the budget",
-            "Size of the flat batches beside the largest that is allowed. At the budget for long: prefill is what "
-            "requests wait for.",
+            "Size of the flat batches and its limit. At the budget for a long time: requests wait for prefill.",
             "short",
             (
                 *quantiles(_ITERATION_TOKENS, MODEL)[:2],
@@ -120,7 +119,7 @@ _BATCH: Final = Row(
         ),
         Panel(
             "Requests in the pool",
-            "Running (in the batch) and waiting in the engines.",
+            "Requests running (in the batch) and waiting in the engines.",
             "short",
             (Line(total(now("orcastream_engine_requests", MODEL), "orcastream_state"), "{{orcastream_state}}"),),
             stacked=True,
@@ -138,8 +137,8 @@ _BATCH: Final = Row(
         ),
         Panel(
             "Unpublished tokens",
-            "Tokens that the engine delivered and Redis has not confirmed. At `max_unpublished` the engine pauses: "
-            "Redis or the way to it is too slow.",
+            "Tokens delivered by the engine but not yet confirmed by Redis. At `max_unpublished` the engine pauses: "
+            "Redis or the network to it is too slow.",
             "short",
             (Line(total(now("orcastream_engine_unpublished", MODEL), "instance"), "{{instance}}"),),
         ),
@@ -151,13 +150,13 @@ _ADAPTERS: Final = Row(
     (
         Panel(
             "In memory",
-            "Adapters in memory, per worker. At `max_adapters` each new one drives another out.",
+            "Adapters in memory, per worker. At `max_adapters` each new one evicts another.",
             "short",
             (Line(total(now("orcastream_worker_adapters", MODEL), "instance"), "{{instance}}"),),
         ),
         Panel(
             "Loads and evictions",
-            "Adapters read and driven out per second. Both high for long: more are asked for than `max_adapters`.",
+            "Adapters loaded and evicted per second. Both high for long: more than `max_adapters` are in demand.",
             "ops",
             (
                 Line(total(rate("orcastream_worker_adapter_loads_total", MODEL)), "loads"),
@@ -165,8 +164,8 @@ _ADAPTERS: Final = Row(
             ),
         ),
         Panel(
-            "Requests waiting for one",
-            "Claimed requests whose adapter is being read, or has no place yet.",
+            "Requests waiting for an adapter",
+            "Claimed requests whose adapter is being read, or has no slot yet.",
             "short",
             (Line(total(now("orcastream_worker_adapter_waits", MODEL), "instance"), "{{instance}}"),),
         ),
@@ -178,7 +177,7 @@ _CACHE: Final = Row(
     (
         Panel(
             "In use",
-            "Share of the blocks in use, per worker.",
+            "Share of blocks in use, per worker.",
             "percentunit",
             (Line(_cache_in_use("instance"), "{{instance}}"),),
             top=1,
@@ -193,19 +192,19 @@ _CACHE: Final = Row(
         ),
         Panel(
             "Preemptions",
-            "Requests put back into the pool per second because blocks ran out, per worker.",
+            "Requests returned to the pool per second because blocks ran out, per worker.",
             "ops",
             (
                 Line(total(rate("orcastream_engine_preemptions_total", MODEL), "instance"), "{{instance}}"),
-                Line(total(rate("orcastream_engine_swaps_total", MODEL)), "of these to host memory, all workers"),
+                Line(total(rate("orcastream_engine_swaps_total", MODEL)), "swapped to host memory, all workers"),
             ),
         ),
         Panel(
             "Prefix cache",
-            "Prompt tokens per second that admitted requests came with, and those that need not be computed again.",
+            "Prompt tokens of admitted requests per second, and those found in the cache, which need no computation.",
             "short",
             (
-                Line(total(rate("orcastream_engine_prefix_cache_queries_total", MODEL)), "asked for"),
+                Line(total(rate("orcastream_engine_prefix_cache_queries_total", MODEL)), "looked up"),
                 Line(total(rate("orcastream_engine_prefix_cache_hits_total", MODEL)), "found"),
             ),
         ),
@@ -223,7 +222,7 @@ _ITERATIONS: Final = Row(
         ),
         Panel(
             "Iteration time by phase",
-            "Mean time of each phase of an iteration. Publishing goes on beside the next iteration and delays none.",
+            "Mean time of each phase of an iteration. Publishing overlaps with the next iteration and delays none.",
             "s",
             (
                 Line(
@@ -235,7 +234,7 @@ _ITERATIONS: Final = Row(
         ),
         Panel(
             "Iterations per second",
-            "Iterations per second and worker; 0 for one that is idle, or whose engine stands still.",
+            "Iterations per second and worker; 0 if the worker is idle or its engine is stuck.",
             "ops",
             (Line(total(rate(f"{_ITERATION}_count", MODEL), "instance"), "{{instance}}"),),
         ),
@@ -245,6 +244,6 @@ _ITERATIONS: Final = Row(
 ENGINE: Final = Dashboard(
     "orcastream-engine",
     "Orcastream: engine",
-    "Inside the workers: what is in the batches, how full the KV cache is, where the time of an iteration goes.",
+    "Inside the workers: contents of the batches, use of the KV cache, time of an iteration.",
     (_AT_A_GLANCE, _BATCH, _CACHE, _ADAPTERS, _ITERATIONS),
 )

@@ -1,4 +1,4 @@
-"""One panel of a dashboard, in the words of Grafana's schema."""
+"""One panel of a dashboard, in terms of Grafana's schema."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -9,28 +9,28 @@ PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
 TEMPO: Final = {"type": "tempo", "uid": "${tempo}"}
 
 INTERVAL: Final = "${every}"
-"""Of every target: how often metrics come, whatever the data source says. Four of them are the window of a rate."""
+"""Interval of every query: the pace of metrics, whatever the data source says. A rate's window is four of these."""
 TOKENS_PER_SECOND: Final = "suffix: tok/s"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One query; each of its series is named by `legend`, in which `{{label}}` stands for a label's value."""
+    """One query; `legend` names its series, with `{{label}}` for a label's value."""
 
     query: str
     legend: str
 
 
 def quantiles(histogram: str, labels: str) -> tuple[Line, ...]:
-    """Median, 95th and 99th percentile of a histogram."""
+    """Return the median, 95th and 99th percentile of a histogram."""
     return tuple(Line(quantile(share, histogram, labels), f"p{share * 100:.0f}") for share in (0.5, 0.95, 0.99))
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines over time, or with `kind` stat the newest value. `unit` is one of Grafana's; `top` is the axis's end.
+    """Lines over time, or the newest value (`kind` stat). `unit` is one of Grafana's; `top` is the axis's maximum.
 
-    `warn_from` colours what is at or above it. A table's lines are searches for traces, in TraceQL.
+    Values from `warn_from` on are colored. A table's lines are TraceQL searches.
     """
 
     title: str
@@ -45,11 +45,11 @@ class Panel:
 
     @property
     def height(self) -> int:
-        """Rows of Grafana's grid."""
+        """Height in rows of Grafana's grid."""
         return 4 if self.kind == "stat" else 8
 
     def to_grafana(self, number: int, x: int, y: int) -> dict[str, Any]:
-        """The panel as JSON, at a place of the grid, which is 24 wide."""
+        """Return the panel as JSON, at a position of the grid, which is 24 wide."""
         return {
             "id": number,
             "type": self.kind,
@@ -66,7 +66,7 @@ class Panel:
         if self.kind == "table":
             search = {"queryType": "traceql", "query": line.query, "tableType": "traces", "limit": 20}
             return {"refId": ref_id, "datasource": TEMPO, **search}
-        is_stat = self.kind == "stat"  # a range would show the last value that there was, however old
+        is_stat = self.kind == "stat"  # a range would show the last value, however old
         once = {"instant": is_stat, "range": not is_stat, "interval": INTERVAL}
         return {"refId": ref_id, "datasource": PROMETHEUS, "expr": line.query, "legendFormat": line.legend, **once}
 

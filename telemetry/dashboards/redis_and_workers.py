@@ -1,4 +1,4 @@
-"""Redis as the service meets it, and the workers' hold on their requests."""
+"""Dashboard of Redis as the service sees it, and of the workers' leases on their requests."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _TOKENS_OUT: Final = f'{PROCESS}, gen_ai_token_type="output"'
 
 
 def _counted(metric: str) -> str:
-    """Growth of a counter of the server's, which every gateway reports alike."""
+    """Return the growth of a counter of the server, which every gateway reports identically."""
     return f"max(increase({metric}{{{PROCESS}}}[$__rate_interval]))"
 
 
@@ -21,14 +21,14 @@ _REDIS: Final = Row(
     (
         Panel(
             "Round trip",
-            "One write to Redis until its last reply, blocking reads left out. More than a few milliseconds: the "
-            "network, or a server that is busy or waits for its disk.",
+            "From a write to Redis to its last reply, without blocking reads. More than a few milliseconds: the "
+            "network, or a server that is busy or waiting for its disk.",
             "s",
             quantiles(_ROUNDTRIP, PROCESS),
         ),
         Panel(
             "Round trip per process, p95",
-            "One slow line among others is a matter of that host.",
+            "A single slow line points to that host.",
             "s",
             (Line(quantile(0.95, _ROUNDTRIP, PROCESS, "instance"), "{{instance}}"),),
         ),
@@ -41,7 +41,7 @@ _REDIS: Final = Row(
         ),
         Panel(
             "Commands per output token",
-            "What a token costs Redis. It falls as batches grow, since one write serves a whole iteration.",
+            "Cost of a token for Redis. It falls as batches grow, because one write serves a whole iteration.",
             "short",
             (
                 Line(
@@ -52,13 +52,13 @@ _REDIS: Final = Row(
         ),
         Panel(
             "Writes in flight",
-            "Mean number of round trips under way at once, per job.",
+            "Mean number of round trips in progress at once, per job.",
             "short",
             (Line(total(rate(f"{_ROUNDTRIP}_sum", PROCESS), "job"), "{{job}}"),),
         ),
         Panel(
             "Connections lost",
-            "Connections to Redis that broke, per interval and process. Each ends epochs; nothing is lost.",
+            "Broken connections to Redis, per interval and process. Each ends epochs; nothing is lost.",
             "short",
             (Line(total(occurred("orcastream_redis_connections_lost_total", PROCESS), "instance"), "{{instance}}"),),
         ),
@@ -70,8 +70,8 @@ _SERVER: Final = Row(
     (
         Panel(
             "Memory in use",
-            "Of maxmemory, beyond which Redis takes no writes: accepted requests wait, new ones get 503. Nothing is "
-            "shown where there is no limit: set one.",
+            "Share of maxmemory, beyond which Redis accepts no writes: accepted requests wait, new ones get 503. Empty "
+            "if there is no limit: set one.",
             "percentunit",
             (
                 Line(
@@ -85,7 +85,7 @@ _SERVER: Final = Row(
         ),
         Panel(
             "Memory",
-            "Used by the server, and its maxmemory.",
+            "Memory used by the server, and its maxmemory.",
             "bytes",
             (
                 Line(f"max({now('orcastream_redis_memory_used_bytes', PROCESS)})", "used"),
@@ -94,26 +94,26 @@ _SERVER: Final = Row(
         ),
         Panel(
             "Append-only file",
-            "1 while the last write succeeded. At 0 the disk is full or broken, and Redis takes no writes.",
+            "1 if the last write succeeded. At 0 the disk is full or broken, and Redis accepts no writes.",
             "short",
             (Line(f"min({now('orcastream_redis_aof_writable', PROCESS)})", "writable"),),
             top=1,
         ),
         Panel(
             "Replicas",
-            "Replicas in step with the server.",
+            "Replicas in sync with the server.",
             "short",
             (Line(f"max({now('orcastream_redis_replicas', PROCESS)})", "replicas"),),
         ),
         Panel(
             "Replication lag",
-            "How far the slowest replica is behind: what a failover now would lose.",
+            "How far the slowest replica lags behind: the data that a failover now would lose.",
             "bytes",
             (Line(f"max({now('orcastream_redis_replication_lag_bytes', PROCESS)})", "behind"),),
         ),
         Panel(
             "Refused, evicted, slow",
-            "Per interval: connections beyond maxclients, keys deleted for want of memory (each may be a lost reply), "
+            "Per interval: connections beyond maxclients, keys evicted for lack of memory (each may be a lost reply), "
             "commands slower than the server's slowlog-log-slower-than.",
             "short",
             (
@@ -130,7 +130,7 @@ _LEASES: Final = Row(
     (
         Panel(
             "Lease renewals",
-            "Leases renewed per second, and leases found lost. Lost ones: a worker was away for longer than a lease.",
+            "Leases renewed per second, and leases found lost: a worker was unresponsive for longer than a lease.",
             "ops",
             (
                 Line(
@@ -142,27 +142,27 @@ _LEASES: Final = Row(
         Panel(
             "Takeovers",
             "Requests continued from another worker's log, per interval and by the worker that took them over: after a "
-            "crash, or handed over by a worker that drains.",
+            "crash, or handed over by a draining worker.",
             "short",
             (Line(total(occurred("orcastream_takeovers_total", MODEL), "instance"), "{{instance}}"),),
             stacked=True,
         ),
         Panel(
             "Fencing refusals",
-            "Writes that Redis refused because a newer epoch stands in the log: a worker that was thought dead came "
-            "back. This is the protection at work, and no harm was done.",
+            "Writes that Redis refused because the log has a newer epoch: a worker that was considered dead returned. "
+            "The fence did its job, and no harm was done.",
             "short",
             (Line(total(occurred("orcastream_fencing_refusals_total", MODEL), "instance"), "{{instance}}"),),
         ),
         Panel(
             "Dead letters",
-            "Requests set aside per interval, by the worker that did it.",
+            "Requests set aside per interval, by the worker that set them aside.",
             "short",
             (Line(total(occurred("orcastream_dead_letters_total", MODEL), "instance"), "{{instance}}"),),
         ),
         Panel(
             "Refusals by the workers and gateways",
-            "Requests refused per second, by error code and job: over HTTP by gateways, straight from the stream by "
+            "Requests refused per second, by error code and job: over HTTP by gateways, directly from the stream by "
             "workers.",
             "reqps",
             (
@@ -180,15 +180,14 @@ _WORKERS: Final = Row(
     (
         Panel(
             "Requests claimed per worker",
-            "Requests that each worker holds a lease of.",
+            "Requests on which each worker holds a lease.",
             "short",
             (Line(total(now("orcastream_worker_requests", MODEL), "instance"), "{{instance}}"),),
             stacked=True,
         ),
         Panel(
             "Share of the capacity in use",
-            "Claimed requests of the most that a worker runs at once. All at 100 % while the queue grows: more workers "
-            "are needed.",
+            "Claimed requests as a share of the worker's maximum. All at 100 % while the queue grows: add workers.",
             "percentunit",
             (
                 Line(
@@ -201,7 +200,7 @@ _WORKERS: Final = Row(
         ),
         Panel(
             "Workers by state",
-            "Workers that live, by the state that they report.",
+            "Live workers, by reported state.",
             "short",
             (
                 Line(
@@ -217,6 +216,6 @@ _WORKERS: Final = Row(
 REDIS_AND_WORKERS: Final = Dashboard(
     "orcastream-redis",
     "Orcastream: Redis and workers",
-    "Redis as the service meets it and as it describes itself, and the workers' hold on their requests.",
+    "Redis as the service sees it and as it reports itself, and the workers' leases on their requests.",
     (_REDIS, _SERVER, _LEASES, _WORKERS),
 )

@@ -1,4 +1,4 @@
-"""The service as its clients feel it: waiting, failing, queueing."""
+"""Dashboard of the service as its clients experience it: waiting, errors, the queue."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ def _stalls() -> str:
 
 
 def _error_ratio(*by: str) -> str:
-    """Requests that ended by the service's fault, or that it could not take or show, of all it should have answered."""
+    """Return the share of requests that failed, were turned away or broken off through the service's fault."""
     ended = rate("orcastream_requests_ended_total", MODEL)
     failed = rate("orcastream_requests_ended_total", f"{MODEL}, {_FAILED}")
     turned_away = rate("orcastream_admission_refusals_total", f"{MODEL}, {_UNAVAILABLE}")
@@ -37,7 +37,7 @@ _AT_A_GLANCE: Final = Row(
     (
         Panel(
             "Requests ended",
-            "Terminal events per second, whatever the outcome.",
+            "Terminal events per second, with any outcome.",
             "reqps",
             (Line(total(rate("orcastream_requests_ended_total", CLASS)), "requests"),),
             kind="stat",
@@ -46,8 +46,8 @@ _AT_A_GLANCE: Final = Row(
         Panel(
             "Errors",
             "Share of requests that expired, were lost, failed in the engine, became dead letters, were turned away "
-            "because Redis or all workers were gone, or whose reply a gateway broke off. What is the client's own "
-            "doing (cancelled, invalid) does not count, nor does 429.",
+            "because Redis or all workers were gone, or whose reply a gateway broke off. Ends caused by the client "
+            "(cancelled, invalid) do not count, nor does 429.",
             "percentunit",
             (Line(_error_ratio(), "errors"),),
             kind="stat",
@@ -65,7 +65,7 @@ _AT_A_GLANCE: Final = Row(
         ),
         Panel(
             "In the queue",
-            "Requests waiting and running, all classes. This is the number to scale on.",
+            "Requests waiting and running, in all classes. Scale on this number.",
             "short",
             (
                 Line(
@@ -78,7 +78,7 @@ _AT_A_GLANCE: Final = Row(
         ),
         Panel(
             "Oldest waiting",
-            "Age of the oldest request that no worker has claimed.",
+            "Age of the oldest unclaimed request.",
             "s",
             (Line(f"max({now('orcastream_queue_age_seconds', CLASS)})", "age"),),
             kind="stat",
@@ -87,7 +87,7 @@ _AT_A_GLANCE: Final = Row(
         ),
         Panel(
             "Workers",
-            "Workers that live, draining ones among them.",
+            "Live workers, including draining ones.",
             "short",
             (Line(f"sum({agreed('orcastream_workers', MODEL, *_WORKERS_OF)})", "workers"),),
             kind="stat",
@@ -101,30 +101,30 @@ _WAITING: Final = Row(
     (
         Panel(
             "Time to first token, server",
-            "From the entry's arrival in the queue to its first token in the reply log, those of producers without a "
-            "gateway too. The objective is 2.5 s.",
+            "From the entry's arrival in the queue to its first token in the reply log, including producers without a "
+            "gateway. The objective is 2.5 s.",
             "s",
             quantiles("gen_ai_server_time_to_first_token_seconds", CLASS),
             warn_from=2.5,
         ),
         Panel(
             "Time to first token, gateway",
-            "From the HTTP request's arrival to its first text: the server's time and the gateway's own.",
+            "From the HTTP request's arrival to its first text: the server's time plus the gateway's own.",
             "s",
             quantiles("orcastream_gateway_time_to_first_token_seconds", MODEL),
         ),
         Panel(
-            "Gave up before the first token",
-            "How long clients had waited that left without a token. They are in no time to first token: where many "
-            "give up, that looks better than it is.",
+            "Clients that left before the first token",
+            "How long clients that left without a token had waited. Time to first token does not include them: if many "
+            "leave, it looks better than it is.",
             "s",
             quantiles("orcastream_gateway_abandoned_duration_seconds", CLASS),
             warn_from=2.5,
         ),
         Panel(
             "Gaps between tokens",
-            "From one arrival of a reply's tokens at the gateway to the next; those with a takeover or a broken "
-            "connection between are apart. A takeover takes a lease and somewhat more.",
+            "From one arrival of a reply's tokens at the gateway to the next; gaps with a takeover or a broken "
+            "connection are separate lines. A takeover takes slightly longer than a lease.",
             "s",
             (
                 *(Line(quantile(share, _GAP, _STEADY), f"p{share * 100:.0f}") for share in (0.5, 0.99)),
@@ -135,28 +135,28 @@ _WAITING: Final = Row(
         ),
         Panel(
             "Stalls",
-            "Gaps of more than 2.5 s per second, by what lay between: what somebody saw standing still.",
+            "Gaps longer than 2.5 s, per second, by cause: streams that a client saw stall.",
             "ops",
             (Line(_stalls(), "{{orcastream_gap}}"),),
             stacked=True,
         ),
         Panel(
             "Time per output token",
-            "Mean time per output token behind the first, over requests that ended well.",
+            "Mean time per output token after the first, over requests that succeeded.",
             "s",
             quantiles("gen_ai_server_time_per_output_token_seconds", CLASS),
         ),
         Panel(
             "Request duration",
-            "From the entry's arrival in the queue to its terminal event, however it ended.",
+            "From the entry's arrival in the queue to its terminal event, with any outcome.",
             "s",
             quantiles("gen_ai_server_request_duration_seconds", CLASS),
         ),
         Panel(
             "Where the time goes, p95",
-            "Waiting for a worker; from the claim to the first chunk; to the first token; from there to the end. A "
-            "long queue asks for workers, a long wait for blocks or room in the batch, a long prefill for a larger "
-            "token budget or shorter prompts.",
+            "queue: waiting for a worker; wait: from the claim to the first chunk; prefill: to the first token; "
+            "decode: to the end. A long queue calls for workers, a long wait for blocks or room in the batch, a long "
+            "prefill for a larger token budget or shorter prompts.",
             "s",
             (
                 Line(quantile(0.95, "orcastream_queue_wait_duration_seconds", CLASS), "queue"),
@@ -167,7 +167,7 @@ _WAITING: Final = Row(
         ),
         Panel(
             "Tokens per second",
-            "Prompt tokens computed (those found in the cache are not) and tokens sampled.",
+            "Prompt tokens computed (without those found in the cache) and tokens sampled.",
             TOKENS_PER_SECOND,
             (Line(total(rate("orcastream_tokens_total", MODEL), "gen_ai_token_type"), "{{gen_ai_token_type}}"),),
         ),
@@ -199,23 +199,23 @@ _REQUESTS: Final = Row(
         Panel(
             "Refusals",
             "Requests refused, by error code. wait_too_long, queue_full, queue_tokens_full: more arrives than is "
-            "served. rate_limit_exceeded, concurrency_limit_exceeded: a tenant is at its limit. no_worker: none lives. "
-            "Others are told what is wrong with their request.",
+            "served. rate_limit_exceeded, concurrency_limit_exceeded: a tenant is at its limit. no_worker: no live "
+            "worker. Most others: the request is invalid.",
             "reqps",
             (Line(total(rate("orcastream_admission_refusals_total", MODEL), "error_type"), "{{error_type}}"),),
             stacked=True,
         ),
         Panel(
             "Replies broken off",
-            "Replies that ended with an error of the gateway's, by error code, while the request itself went on. "
-            "gateway_stopping: its clients go on at another gateway.",
+            "Replies that the gateway ended with an error, by error code, while the request itself continued. "
+            "gateway_stopping: its clients continue at another gateway.",
             "reqps",
             (Line(total(rate("orcastream_gateway_replies_broken_total", CLASS), "error_type"), "{{error_type}}"),),
             stacked=True,
         ),
         Panel(
             "HTTP requests",
-            "Requests of the gateways per second, by status; a stream counts when it ends.",
+            "HTTP requests to the gateways per second, by status; a stream counts when it ends.",
             "reqps",
             (
                 Line(
@@ -227,13 +227,13 @@ _REQUESTS: Final = Row(
         ),
         Panel(
             "HTTP duration",
-            "From the first to the last byte of an HTTP request; streams to their end.",
+            "From the first to the last byte of an HTTP request, including streams to their end.",
             "s",
             quantiles("http_server_request_duration_seconds", PROCESS),
         ),
         Panel(
             "Open replies",
-            "Replies that each gateway is reading for a client.",
+            "Replies that each gateway is reading for clients.",
             "short",
             (Line(total(now("orcastream_gateway_streams", MODEL), "instance"), "{{instance}}"),),
             stacked=True,
@@ -258,7 +258,7 @@ _QUEUE: Final = Row(
         ),
         Panel(
             "Queue age",
-            "Age of the oldest request that no worker has claimed, per model and class.",
+            "Age of the oldest unclaimed request, per model and class.",
             "s",
             (
                 Line(
@@ -270,7 +270,7 @@ _QUEUE: Final = Row(
         ),
         Panel(
             "Workers",
-            "Workers that live, by model and the state that they report.",
+            "Live workers, by model and reported state.",
             "short",
             (
                 Line(
@@ -288,14 +288,14 @@ _BATCHES: Final = Row(
     (
         Panel(
             "Open batches",
-            "Batches that have not ended, by state. waiting: no gateway runs it; each runs four at most.",
+            "Batches that have not ended, by state. waiting: no gateway runs it; each gateway runs at most four.",
             "short",
             (Line(agreed("orcastream_batches", PROCESS, "orcastream_state"), "{{orcastream_state}}"),),
             stacked=True,
         ),
         Panel(
             "Lines done",
-            "Lines of batches that got their result per second, by outcome.",
+            "Batch lines that got their result per second, by outcome.",
             "ops",
             (
                 Line(
@@ -307,23 +307,23 @@ _BATCHES: Final = Row(
         ),
         Panel(
             "Lines left",
-            "Lines without a result, of all open batches whose input was read.",
+            "Lines without a result in all open batches whose input was read.",
             "short",
             (Line(f"max({now('orcastream_batches_lines_left', PROCESS)})", "lines"),),
         ),
         Panel(
             "Oldest batch",
-            "Age of the oldest open batch: at 24 h what has no answer gets none. And for how long some batch has come "
-            "no further: minutes mean that nobody answers its lines.",
+            "Age of the oldest open batch: after 24 h its unanswered lines get no answers. And the longest time that a "
+            "batch has made no progress: minutes mean that no worker answers its lines.",
             "s",
             (
                 Line(f"max({now('orcastream_batches_age_seconds', PROCESS)})", "age"),
-                Line(f"max({now('orcastream_batches_idle_seconds', PROCESS)})", "no further for"),
+                Line(f"max({now('orcastream_batches_idle_seconds', PROCESS)})", "no progress for"),
             ),
         ),
         Panel(
             "Batches ended",
-            "Per interval, by OpenAI's status.",
+            "Batches that ended per interval, by OpenAI status.",
             "short",
             (
                 Line(
@@ -341,7 +341,7 @@ _TRACES: Final = Row(
     (
         Panel(
             "Slow requests",
-            "Traces in which a worker held a request for longer than a second; a click opens the story of one.",
+            "Traces in which a worker held a request for longer than a second; click one to open it.",
             "s",
             (Line('{ kind = consumer && span.gen_ai.request.model =~ "$model" && duration > 1s }', ""),),
             kind="table",
@@ -354,7 +354,7 @@ _TRACES: Final = Row(
 SERVICE: Final = Dashboard(
     "orcastream-service",
     "Orcastream: service",
-    "What clients feel: waiting, errors, the queue, the workers.",
+    "The clients' view: waiting, errors, the queue, the workers.",
     (_AT_A_GLANCE, _WAITING, _REQUESTS, _QUEUE, _BATCHES, _TRACES),
     traces=True,
 )

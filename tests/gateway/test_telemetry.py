@@ -303,7 +303,7 @@ async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, s
         ({"TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER: got 'zipkin', allowed: otlp, console, none"),
         (
             {"TRACES_EXPORTER": "console", "PROPAGATORS": "tracecontext, pigeon"},
-            "OTEL_PROPAGATORS: got 'pigeon', allowed: baggage, none, tracecontext; others have to be installed",
+            "OTEL_PROPAGATORS: got 'pigeon', allowed: baggage, none, tracecontext; others must be installed",
         ),
     ],
     ids=["exporter", "propagator"],

@@ -16,7 +16,7 @@ from tests.observe.site import ObservedService
 from tests.patience import PATIENCE_S
 
 CLIENTS = 8
-SILENT = {("redis", "Replication lag"), ("service", "Gave up before the first token")}
+SILENT = {("redis", "Replication lag"), ("service", "Clients that left before the first token")}
 """Panels without an answer where there is no replica, and nobody gives up."""
 LEAST = {
     ("service", "Requests ended"): 0.1,
