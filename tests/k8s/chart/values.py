@@ -75,28 +75,33 @@ def _process(role: str, base: list[Document]) -> list[Value]:
     deployment = find(base, "Deployment", f"orcastream-{role}")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return [
-        Value(f"{role}.image.repository", container["image"].partition(":")[0], "Where the image is"),
-        Value(f"{role}.image.tag", "", "Its tag; empty: the chart's appVersion"),
-        Value(f"{role}.image.digest", "", "Its digest (sha256:...), in place of the tag"),
+        Value(f"{role}.image.repository", container["image"].partition(":")[0], "Repository of the image"),
+        Value(f"{role}.image.tag", "", "Tag of the image; empty: the chart's appVersion"),
+        Value(f"{role}.image.digest", "", "Digest of the image (sha256:...), instead of the tag"),
         Value(
             f"{role}.image.pullPolicy",
             container["imagePullPolicy"],
-            "When it is pulled",
+            "When the image is pulled",
             {"enum": ["Always", "IfNotPresent", "Never"]},
         ),
-        Value(f"{role}.replicas", deployment["spec"]["replicas"], "How many, without an autoscaler", {"minimum": 0}),
+        Value(
+            f"{role}.replicas",
+            deployment["spec"]["replicas"],
+            "Number of replicas without an autoscaler",
+            {"minimum": 0},
+        ),
         Value(
             f"{role}.config",
             {},
-            f"Settings of the {role} by their variables, as strings: ORCASTREAM_...",
+            f"Settings of the {role}, by variable (ORCASTREAM_...), as strings",
             _SETTINGS,
         ),
-        Value(f"{role}.env", [], "Further variables of the container, as Kubernetes writes them"),
-        Value(f"{role}.resources", {}, "Requests and limits in place of the manifests'"),
-        Value(f"{role}.priorityClassName", "", "A PriorityClass that the cluster has"),
+        Value(f"{role}.env", [], "Additional environment variables of the container, in Kubernetes' format"),
+        Value(f"{role}.resources", {}, "Requests and limits, instead of the defaults"),
+        Value(f"{role}.priorityClassName", "", "An existing PriorityClass"),
         Value(f"{role}.nodeSelector", {}, "Labels that a node must have"),
-        Value(f"{role}.tolerations", [], "Taints that are tolerated, in place of the manifests'"),
-        Value(f"{role}.affinity", {}, "Affinity in place of the manifests'"),
+        Value(f"{role}.tolerations", [], "Tolerations, instead of the defaults"),
+        Value(f"{role}.affinity", {}, "Affinity, instead of the default"),
     ]
 
 
@@ -105,40 +110,47 @@ def _gateway() -> list[Value]:
         Value(
             "gateway.shutdownGraceSeconds",
             20,
-            "How long open streams of a stopped gateway may go on; the pod's grace period is 25 s longer",
+            "How long open streams of a stopping gateway may continue; the pod's grace period is 25 s longer",
             {"minimum": 0},
         ),
-        Value("gateway.autoscaling.enabled", False, "Gateways by their CPU; needs metrics-server"),
-        Value("gateway.autoscaling.minReplicas", 2, "At least so many", _COUNT),
-        Value("gateway.autoscaling.maxReplicas", 10, "At most so many", _COUNT),
-        Value("gateway.autoscaling.cpu", "600m", "CPU per gateway that is aimed at; one fills a core at most"),
+        Value("gateway.autoscaling.enabled", False, "Scale gateways by CPU; needs metrics-server"),
+        Value("gateway.autoscaling.minReplicas", 2, "Minimum number of gateways", _COUNT),
+        Value("gateway.autoscaling.maxReplicas", 10, "Maximum number of gateways", _COUNT),
+        Value("gateway.autoscaling.cpu", "600m", "Target CPU per gateway; a gateway uses at most one core"),
     ]
 
 
 def _worker() -> list[Value]:
     return [
-        Value("worker.drainGraceSeconds", 20, "How long a stopped worker finishes what it runs", {"minimum": 0}),
+        Value(
+            "worker.drainGraceSeconds", 20, "How long a stopping worker may finish its running requests", {"minimum": 0}
+        ),
         Value(
             "worker.stallTimeoutSeconds",
             60,
-            "A worker whose engine stands still for this long ends; the pod's grace period is the sum of both and 10",
+            "A worker whose engine stalls for this long ends; the pod's grace period is the sum of both plus 10 s",
             _COUNT,
         ),
-        Value("worker.rollingUpdate", {}, "How a rollout replaces workers, in place of the manifests'"),
+        Value("worker.rollingUpdate", {}, "How a rollout replaces workers, instead of the default"),
         Value(
             "worker.autoscaling.mode",
             "none",
-            "none; keda (from zero, by the length of the request streams); hpa (by prometheus-adapter, from two on)",
+            "none; keda (from zero, by the length of the request streams); hpa (from two, through prometheus-adapter)",
             {"enum": ["none", "keda", "hpa"]},
         ),
         Value(
             "worker.autoscaling.minReplicas",
             None,
-            "At least so many; unset: 0 with keda, 2 with hpa",
+            "Minimum number of workers; unset: 0 with keda, 2 with hpa",
             {"type": ["integer", "null"], "minimum": 0},
         ),
-        Value("worker.autoscaling.maxReplicas", 8, "At most so many", _COUNT),
-        Value("worker.autoscaling.requestsPerWorker", 24, "Waiting and running requests per worker", _COUNT),
+        Value("worker.autoscaling.maxReplicas", 8, "Maximum number of workers", _COUNT),
+        Value(
+            "worker.autoscaling.requestsPerWorker",
+            24,
+            "Target number of waiting and running requests per worker",
+            _COUNT,
+        ),
     ]
 
 
@@ -149,24 +161,24 @@ def _surroundings(base: list[Document]) -> list[Value]:
     blocks = [one["ipBlock"]["cidr"] for one in way["to"]]
     ports = [one["port"] for one in way["ports"]]
     return [
-        Value("config", {}, "Settings of gateways and workers alike, by their variables, as strings", _SETTINGS),
-        Value("imagePullSecrets", [], "Secrets for the registry, as Kubernetes writes them: [{name: ...}]"),
+        Value("config", {}, "Settings of both gateways and workers, by variable, as strings", _SETTINGS),
+        Value("imagePullSecrets", [], "Secrets for the registry, in Kubernetes' format: [{name: ...}]"),
         Value(
             "redis.mode",
             "none",
-            "none: you open the way to Redis; managed: to the addresses below; bundled: a small one, for trying out",
+            "none: you allow access to Redis; managed: allow the addresses below; bundled: a small Redis for trials",
             {"enum": ["none", "managed", "bundled"]},
         ),
-        Value("redis.secret", "orcastream-redis", "The Secret with gateway-url, worker-url and what KEDA needs", _NAME),
-        Value("redis.url", "", "A URL without a password: the chart then makes that Secret", _URL),
-        Value("redis.namespace", settings["ORCASTREAM_NAMESPACE"], "What every key in Redis begins with", _NAME),
-        Value("redis.tls", False, "The authority that signed Redis's certificate is in the Secret, as ca.crt"),
-        Value("redis.addresses", blocks, "With managed: where Redis is, as CIDRs", {"items": {"type": "string"}}),
-        Value("redis.ports", ports, "With managed: its ports, those of sentinels among them", {"items": _PORT}),
-        Value("model.servedName", settings["ORCASTREAM_SERVED_MODEL_NAME"], "The name that clients ask for", _NAME),
-        Value("model.path", "", "Its directory in the image or on a volume of yours; empty: the demo model"),
-        Value("apiKeys.enabled", False, "Ask for API keys; without, everybody is the same tenant"),
-        Value("apiKeys.secret", "orcastream-api-keys", "The Secret with keys.json, of `orcastream keys new`", _NAME),
+        Value("redis.secret", "orcastream-redis", "The Secret with gateway-url, worker-url and KEDA's keys", _NAME),
+        Value("redis.url", "", "A URL without a password: the chart then creates that Secret", _URL),
+        Value("redis.namespace", settings["ORCASTREAM_NAMESPACE"], "Prefix of every key in Redis", _NAME),
+        Value("redis.tls", False, "The Secret contains the authority that signed Redis's certificate, as ca.crt"),
+        Value("redis.addresses", blocks, "With managed: addresses of Redis, as CIDRs", {"items": {"type": "string"}}),
+        Value("redis.ports", ports, "With managed: ports of Redis, including sentinels", {"items": _PORT}),
+        Value("model.servedName", settings["ORCASTREAM_SERVED_MODEL_NAME"], "The model name that clients use", _NAME),
+        Value("model.path", "", "The model's directory in the image or on your volume; empty: the demo model"),
+        Value("apiKeys.enabled", False, "Require API keys; without them, all callers are the same tenant"),
+        Value("apiKeys.secret", "orcastream-api-keys", "The Secret with keys.json from `orcastream keys new`", _NAME),
     ]
 
 
@@ -175,26 +187,30 @@ def _options() -> list[Value]:
     literals = dict(literal.split("=", 1) for literal in model["literals"])
     endpoint = "http://otel-collector.monitoring.svc:4318"
     return [
-        Value("modelCache.enabled", False, "The model on a volume that all pods share, loaded by an init container"),
-        Value("modelCache.repository", literals["REPOSITORY"], "The repository on Hugging Face's hub", _NAME),
-        Value("modelCache.revision", literals["REVISION"], "The commit", {"pattern": "^[0-9a-f]{40}$"}),
+        Value(
+            "modelCache.enabled", False, "Keep the model on a volume that all pods share, loaded by an init container"
+        ),
+        Value("modelCache.repository", literals["REPOSITORY"], "The repository on the Hugging Face Hub", _NAME),
+        Value(
+            "modelCache.revision", literals["REVISION"], "The commit of the repository", {"pattern": "^[0-9a-f]{40}$"}
+        ),
         Value("modelCache.storage", "100Gi", "Size of the volume", _NAME),
         Value("modelCache.storageClassName", "", "A storage class with ReadWriteMany; empty: the cluster's default"),
-        Value("modelCache.hubSecret", "orcastream-hub", "The Secret with token, for gated models", _NAME),
+        Value("modelCache.hubSecret", "orcastream-hub", "The Secret with the key token, for gated models", _NAME),
         Value("gpu.enabled", False, "One NVIDIA GPU per worker"),
         Value(
             "gpu.products",
             [],
-            "Only on nodes with these types, by the label nvidia.com/gpu.product",
+            "Only nodes with these GPU types, by the label nvidia.com/gpu.product",
             {"items": {"type": "string"}},
         ),
-        Value("networkPolicy.enabled", True, "Deny everything in the namespace but what is named"),
+        Value("networkPolicy.enabled", True, "Deny all traffic in the namespace except what the policies allow"),
         Value("monitoring.enabled", False, "Scraping, alert rules, dashboards, traces; needs prometheus-operator"),
-        Value("monitoring.namespace", "monitoring", "Where Prometheus and the collector run", _NAME),
-        Value("monitoring.otlpEndpoint", endpoint, "The collector", _NAME),
-        Value("monitoring.labels", {}, "Labels by which Prometheus chooses monitors and rules"),
-        Value("https.enabled", False, "HTTPS by the Gateway API, with a certificate of cert-manager's"),
-        Value("https.host", "llm.example.com", "The name that clients call", _NAME),
+        Value("monitoring.namespace", "monitoring", "Namespace of Prometheus and the collector", _NAME),
+        Value("monitoring.otlpEndpoint", endpoint, "OTLP endpoint of the collector", _NAME),
+        Value("monitoring.labels", {}, "Labels by which Prometheus selects monitors and rules"),
+        Value("https.enabled", False, "HTTPS through the Gateway API, with a certificate from cert-manager"),
+        Value("https.host", "llm.example.com", "The host name that clients use", _NAME),
         Value("https.gatewayClass", "eg", "The GatewayClass; eg is Envoy Gateway's", _NAME),
         Value("https.issuer", "letsencrypt", "The ClusterIssuer", _NAME),
     ]
