@@ -2,17 +2,17 @@
 #
 #   docker build --target gateway --tag orcastream-gateway .
 #
-# Nothing here needs BuildKit. The classic builder builds every stage that stands above the target: hence the order.
-# docs/compose.md explains the arguments; all that concern pip and apt may be left empty.
+# Nothing here needs BuildKit. The classic builder builds every stage above the target: hence the order.
+# docs/compose.md explains the arguments; those for pip and apt may be empty.
 #
-# hadolint cannot see that the bases, which are arguments, carry their versions:
+# hadolint cannot see that the bases, which are arguments, include their versions:
 # hadolint global ignore=DL3006
 
 ARG BASE_IMAGE=python:3.12.14-slim-bookworm
 ARG CUDA_BASE_IMAGE=python:3.12.14-slim-bookworm
 
 
-# Lists of what to install. They change less often than the files that they are made from, and so do the layers below.
+# Lists of packages to install. They, and so the layers below, change less often than the files they are generated from.
 FROM ${BASE_IMAGE} AS requirements
 WORKDIR /lists
 COPY pyproject.toml constraints.txt deploy/requirements.py /source/
@@ -31,7 +31,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     PIP_ROOT_USER_ACTION=ignore
 
 
-# The project itself. Bytecode goes by the source's hash, so that the same code makes the same layer on any day.
+# The project itself. Bytecode is validated by the source's hash, so that the same code always gives the same layer.
 FROM python AS code
 ARG PIP_INDEX_URL=
 ARG PIP_EXTRA_INDEX_URL=
@@ -94,7 +94,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python3", "-I",
 CMD ["gateway"]
 
 
-# The CPU operators. The compiler stays in this stage; torch brings the OpenMP runtime that they need.
+# The CPU operators. The compiler stays in this stage; torch ships the OpenMP runtime that they need.
 FROM ${BASE_IMAGE} AS operators
 ARG APT_MIRROR=
 COPY deploy/apt.sh /opt/
@@ -132,7 +132,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=300s CMD ["python3", "-I"
 CMD ["worker"]
 
 
-# torch's default wheels bring CUDA with them; only the driver comes from the host.
+# torch's default wheels include CUDA; only the driver comes from the host.
 FROM ${CUDA_BASE_IMAGE} AS worker-cuda-packages
 ARG PIP_INDEX_URL=
 ARG PIP_EXTRA_INDEX_URL=
@@ -147,7 +147,7 @@ RUN pip install --no-cache-dir --requirement /lists/worker.txt --constraint /lis
     && pip uninstall --yes pip
 
 
-# Triton compiles a module for the driver before the first kernel, for which it wants a C compiler and Python's headers.
+# Triton compiles a module for the driver before the first kernel, which requires a C compiler and Python's headers.
 FROM ${CUDA_BASE_IMAGE} AS worker-cuda
 ARG APT_MIRROR=
 COPY deploy/apt.sh deploy/prepare.sh deploy/health.py /opt/

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install Debian packages, from APT_MIRROR where it names a mirror, and leave nothing else behind: `apt.sh tini`.
+# Install Debian packages, from APT_MIRROR if it names a mirror, and leave no other files: `apt.sh tini`.
 set -eu
 
 options=""

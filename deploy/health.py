@@ -1,6 +1,6 @@
 """Health check of a container: `health.py VARIABLE live|ready`; VARIABLE holds the port that serves /health/.
 
-Exit status 0 where the answer is 200, else 1 with the answer.
+Exits with status 0 if the answer is 200, else with 1 and prints the answer.
 """
 
 import http.client
@@ -11,7 +11,7 @@ _TIMEOUT_S = 4
 
 
 def main(variable: str, what: str) -> str | None:
-    """What is wrong; None where all is well."""
+    """Return what is wrong; None if all is well."""
     port = os.environ.get(variable)
     if not port:
         return f"{variable}: got nothing, allowed: the port that serves /health/{what}"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# What an image needs beside Python: an init, a user of its own, and a place for models.
+# What an image needs in addition to Python: an init, its own user, and a directory for models.
 set -eu
 
-# tini forwards signals also while Python is still starting, when a process 1 without handlers would ignore them.
+# tini forwards signals even while Python is starting, when a process 1 without handlers would ignore them.
 command -v tini > /dev/null || sh /opt/apt.sh tini
 
 groupadd --gid 10001 orcastream

@@ -1,4 +1,4 @@
-"""Print what pip has to install for the extras named: `python requirements.py gateway` beside a pyproject.toml."""
+"""Print the requirements of the named extras for pip: `python requirements.py gateway`, next to a pyproject.toml."""
 
 import sys
 import tomllib
