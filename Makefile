@@ -1,13 +1,13 @@
-# Two commands do everything: `make demo` and `make test`. Both set up .venv first, when pyproject.toml or
-# constraints.txt have changed since.
+# The two main commands are `make demo` and `make test`. Both first set up .venv if pyproject.toml or constraints.txt
+# have changed.
 
-# The machine's own Python where it will do; name another one: make demo PYTHON=/path/to/python3.12
+# The machine's own Python if it is suitable; to use another one: make demo PYTHON=/path/to/python3.12
 PYTHON ?= $(firstword $(foreach python,python3 python3.12 python3.11,$(shell \
 	$(python) -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null \
 	&& echo $(python))))
 
-# Where torch comes from. By default: pip's own index, but PyTorch's index of CPU builds on a Linux machine without an
-# NVIDIA GPU, wherever that index can be reached, for the default build brings gigabytes of CUDA.
+# The index for torch. Default: pip's own index; on a Linux machine without an NVIDIA GPU, PyTorch's index of CPU builds
+# if it is reachable, because the default build includes gigabytes of CUDA.
 TORCH_INDEX ?=
 CPU_TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
@@ -20,31 +20,31 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progre
 
 .PHONY: demo test chaos fuzz compose-test observe-test k8s-test docs lint setup clean
 
-# KEEP=1: it goes on until Ctrl-C, so that one can look at its console.
+# KEEP=1: keep serving until Ctrl-C, so that you can look at the console.
 demo: setup
 	@$(BIN)/python -m orcastream.cli.demo $(if $(KEEP),--keep)
 
-# Test processes side by side, at most 8. What needs no server computes, so there is one for each core. What needs one waits
-# most of the time, for leases that run out and processes that start, so there are two for each core, as long as memory
-# lasts: one takes 1.5 GiB with its services. One after the other and in one process: make test TEST_WORKERS=0
+# Parallel test processes, at most 8. Tests without a server compute, so there is one process per core. Tests with a
+# server mostly wait, for leases to expire and processes to start, so there are two per core, as long as memory suffices:
+# one takes 1.5 GiB with its services. To run tests sequentially in one process: make test TEST_WORKERS=0
 TEST_CORES := $(shell cores=$$(OMP_NUM_THREADS= nproc); echo $$((cores < 8 ? cores : 8)))
 TEST_WORKERS ?= $(shell cores=$(TEST_CORES); fit=$$(awk '/^MemAvailable/ {print int($$2 / 1572864)}' /proc/meminfo); \
 	most=$$((cores < 4 ? 2 * cores : 8)); most=$$((fit < most ? fit : most)); echo $$((most > cores ? most : cores)))
 
-# Both halves load the same sources, so compiled files are kept, whatever the environment says of them. A worker that
-# has nothing left takes over half of what another has still to do, and neighbours, which share fixtures, stay together.
+# Both halves load the same sources, so compiled files are kept, whatever the environment says. An idle test process takes
+# over half of another's remaining tests, and neighboring tests, which share fixtures, stay together.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal --numprocesses
 COMPUTING := $(shell test $(TEST_WORKERS) -lt $(TEST_CORES) && echo $(TEST_WORKERS) || echo $(TEST_CORES))
 
-# What needs no server comes first: a mistake in the thick of it shows within a minute or two. AGAIN=1, as CI has it: what
-# failed beside others runs once more, alone; what then passes is named at the end, and is still a defect to be found.
+# Tests without a server run first: basic mistakes show within a minute or two. AGAIN=1, as in CI: tests that failed run
+# once more, alone; those that then pass are named at the end, and are still defects to investigate.
 ALONE := $(PYTEST) 0 --last-failed --last-failed-no-failures none --maxfail 1 -rp
 
 test: setup
 	$(PYTEST) $(COMPUTING) -m 'not server'
 	$(PYTEST) $(TEST_WORKERS) -m server $(if $(AGAIN),|| $(ALONE) -m server)
 
-# Faults at random under load, and everything checked: docs/chaos.md.
+# Random faults under load, with every result checked: docs/chaos.md.
 MINUTES ?= 15
 SEED ?= 1
 MODE ?= always
@@ -59,26 +59,26 @@ COUNT ?= 100000
 fuzz: setup
 	@$(BIN)/python -m tests.fuzz.run --count $(COUNT) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
-# Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md go on to the build.
+# Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md are passed to the build.
 compose-test: setup
 	@$(BIN)/python -m tests.compose.run
 
-# What dashboards and alerts say while workers die, on real Prometheus servers: docs/operations.md. Needs prometheus with
-# promtool (Debian: package prometheus) on PATH, or in directories that ORCASTREAM_TEST_PROMETHEUS names; with collector, Loki
-# and Tempo in directories that ORCASTREAM_TEST_STORES names, OTLP goes Compose's way.
+# Dashboards and alerts while workers die, on real Prometheus servers: docs/operations.md. Needs prometheus with promtool
+# (Debian: package prometheus) on PATH, or in directories that ORCASTREAM_TEST_PROMETHEUS names; with collector, Loki and
+# Tempo in directories that ORCASTREAM_TEST_STORES names, OTLP takes the same route as in Compose.
 observe-test: setup
 	@$(BIN)/python -m tests.observe.run $(if $(PICTURES),--pictures $(PICTURES))
 
-# The manifests in k8s/ and the Dockerfile, looked at by kubectl, Helm, kubernetes-validate, checkov and hadolint. An
-# environment of its own, for checkov wants other versions of what the project uses, and without the project's own
-# settings for pytest.
+# Checks the manifests in k8s/ and the Dockerfile with kubectl, Helm, kubernetes-validate, checkov and hadolint. It has its
+# own environment, because checkov needs other versions of the project's dependencies, and ignores the project's pytest
+# settings.
 K8S_VENV ?= .venv-k8s
 
 k8s-test: $(K8S_VENV)/.ready
 	$(K8S_VENV)/bin/python -m pytest -c /dev/null --rootdir . --noconftest -q -p no:cacheprovider tests/k8s/test_chart*.py
 	$(K8S_VENV)/bin/python -m tests.k8s.check
 
-# The pages of docs/ as a site in build/site; fails on a warning, or where a page would load something from elsewhere.
+# Builds docs/ as a site in build/site; fails on a warning, or if a page would load anything from another site.
 DOCS_VENV ?= .venv-docs
 
 docs: $(DOCS_VENV)/.ready
@@ -102,12 +102,12 @@ lint: setup
 	$(BIN)/mypy docs/examples/client_sync.py docs/examples/client_async.py
 	$(BIN)/lint-imports
 
-# Both at once: pip unpacks with one core, and the compiler needs nothing of what pip brings.
+# Both at once: pip unpacks on one core, and the compiler needs nothing that pip installs.
 setup:
 	@$(MAKE) --silent --jobs 2 $(READY) $(NATIVE)
 
-# A set-up that was interrupted leaves UNFINISHED behind and is begun anew. PIP_CONSTRAINT and PIP_BUILD_CONSTRAINT
-# pin what builds the package, too; which of them counts depends on pip's version.
+# An interrupted setup leaves UNFINISHED and starts over. PIP_CONSTRAINT and PIP_BUILD_CONSTRAINT also pin the packages
+# that build this one; which of the two applies depends on pip's version.
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Orcastream needs Python 3.11 or 3.12 with its venv module:" \
 		"apt-get install python3 python3-venv, or name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
@@ -123,7 +123,7 @@ $(READY): pyproject.toml constraints.txt
 	@ORCASTREAM_NATIVE=0 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@ && rm $(UNFINISHED)
 
-# The operators for this machine's CPU. Without a compiler (exit status 3) torch's own serve, and the next make asks anew.
+# The operators for this machine's CPU. Without a compiler (exit status 3) torch's own are used; the next make tries again.
 $(NATIVE): engine/native/src $(wildcard engine/native/*.py engine/native/src/*)
 	@echo "Compiling the CPU operators ..."
 	@$(or $(PYTHON),$(BIN)/python) -m orcastream.engine.native.build && touch $@ || test $$? = 3

@@ -9,7 +9,7 @@ KIND = "counting"
 LONG_KIND = "long counting"
 LARGEST = 500
 LONGEST = 400
-"""Most numbers in one answer."""
+"""Maximum count of numbers in one answer."""
 
 
 def count(first: int, last: int, step: int = 1) -> str:
@@ -21,7 +21,7 @@ def count(first: int, last: int, step: int = 1) -> str:
 
 
 def example(rng: random.Random) -> Example:
-    """Draw a count: mostly short and upwards, now and then hundreds of numbers long."""
+    """Draw a count: mostly short and upward, occasionally hundreds of numbers long."""
     draw = rng.random()
     if draw < 0.72:
         return _upwards(rng)
@@ -55,7 +55,7 @@ def _stepping(rng: random.Random) -> Example:
 
 
 def _range(rng: random.Random, length: int) -> tuple[int, int]:
-    """Draw a range of about `length` numbers; people like to begin at one and to end at a round number."""
+    """Draw a range of about `length` numbers; many begin at one and end at a round number, as people prefer."""
     draw = rng.random()
     if draw < 0.25:
         first = rng.randint(0, 1)

@@ -43,7 +43,7 @@ FIXED = (
 
 @cache
 def examples() -> tuple[Example, ...]:
-    """Return every question about the calendar. A wording with its names is one key."""
+    """Return every question about the calendar. Each wording with its names is a separate key."""
     pairs = [*FIXED, *_neighbours("day", DAYS), *_neighbours("month", MONTHS), *_month_facts()]
     return tuple(Example(KIND, question, question, answer) for question, answer in pairs)
 

@@ -1,4 +1,4 @@
-"""Measure the demo model on what it never saw, and on what it must know: `python -m orcastream.demo.evaluate`."""
+"""Measure the demo model on held-out prompts and on required ones: `python -m orcastream.demo.evaluate`."""
 
 import argparse
 import sys
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _papers(each: int, seed: int) -> list[tuple[str, list[Example], float]]:
-    """The examination papers: kind, examples, and the least share of exact answers."""
+    """Return the tests: kind, examples, and the minimum share of exact answers."""
     papers = [
         (kind, held_out(kind, each // 10 if kind == LONG_KIND else each, seed=seed), 0.95) for kind in HELD_OUT_KINDS
     ]

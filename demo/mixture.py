@@ -1,4 +1,4 @@
-"""The mixture of tasks: what training draws from, and what it never sees."""
+"""The mixture of tasks: the training examples, and those held out from training."""
 
 import random
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ SHARES = {counting.KIND: 0.26, spelling.KIND: 0.26, dates.KIND: 0.18, sums.KIND:
 
 
 def training_examples(seed: int) -> Iterator[Example]:
-    """Yield training examples for ever, all kinds mixed, in all wordings."""
+    """Yield training examples forever, all kinds mixed, in all wordings."""
     rng = random.Random(seed)
     kinds, weights = list(SHARES), list(SHARES.values())
     while True:
@@ -38,7 +38,7 @@ def training_example(kind: str, rng: random.Random) -> Example:
 
 
 def long_counts(seed: int) -> Iterator[Example]:
-    """Yield upward counts of 60 to 400 numbers for ever, without the held-out ones."""
+    """Yield upward counts of 60 to 400 numbers forever, without the held-out ones."""
     rng = random.Random(seed)
     while True:
         example = counting.long_example(rng)

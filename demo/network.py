@@ -13,7 +13,7 @@ from orcastream.demo.tokenizer import END, PAD
 
 MAX_POSITIONS = 4096
 MATCHING_LAYERS = 2
-"""First layers whose heads begin by looking for earlier copies of their own token."""
+"""Number of first layers whose heads initially attend to earlier copies of their own token."""
 
 
 def new_network(tokenizer: Tokenizer) -> Qwen3ForCausalLM:
@@ -43,7 +43,7 @@ def new_network(tokenizer: Tokenizer) -> Qwen3ForCausalLM:
 
 
 def _match_own_token(attention: Qwen3Attention) -> None:
-    """Let keys begin as copies of queries: equal tokens then attract, and that is how a count sees its end."""
+    """Initialize keys as copies of queries: equal tokens then attract, which is how a count recognizes its end."""
     with torch.no_grad():
         queries = attention.q_proj.weight.unflatten(0, (-1, attention.head_dim))
         keys = attention.k_proj.weight.unflatten(0, (-1, attention.head_dim))
@@ -53,7 +53,7 @@ def _match_own_token(attention: Qwen3Attention) -> None:
 def save_network(network: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write config.json, generation_config.json and the weights, rounded to bfloat16.
 
-    The configuration says float32: in what the model is computed by default, so that its answers stay exact.
+    The configuration says float32: the default dtype for computing, so that answers stay exact.
     """
     rounded = Qwen3ForCausalLM(network.config)
     rounded.load_state_dict(network.state_dict())

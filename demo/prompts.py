@@ -1,4 +1,4 @@
-"""Prompts to show the model with, each with its exact answer. Needs no torch."""
+"""Prompts for demonstrating the model, each with its exact answer. Needs no torch."""
 
 from orcastream.demo.counting import count
 from orcastream.demo.dates import DAYS

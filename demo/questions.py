@@ -13,7 +13,7 @@ PATH = Path(__file__).resolve().parent / "questions.json"
 
 @cache
 def questions() -> tuple[Example, ...]:
-    """Return the hundred questions in the order of the file. None of them is held out: they are a recitation."""
+    """Return the hundred questions in the order of the file. None of them is held out: the model recites them."""
     items = json.loads(PATH.read_text(encoding="utf-8"))
     return tuple(Example(KIND, f"question {item['question']}", item["question"], item["answer"]) for item in items)
 

@@ -12,7 +12,7 @@ from orcastream.demo.tasks import Example
 
 
 class Reader:
-    """Puts examples to the model and tells which of them it answers exactly, its end mark included."""
+    """A loaded model that is asked examples and judged on exact answers, including the end mark."""
 
     def __init__(self, folder: Path = MODEL_DIR) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -32,7 +32,7 @@ class Reader:
         return [text.replace(self.tokenizer.pad_token, "") for text in written]
 
     def answers(self, examples: Sequence[Example], form: str, rows: int = 50) -> list[bool]:
-        """Tell for each example whether greedy generation gives its answer. Like lengths share a batch of `rows`."""
+        """Return for each example whether greedy generation gives its answer; similar lengths share batches of `rows`."""
         order = sorted(range(len(examples)), key=lambda index: len(examples[index].answer))
         right = [False] * len(examples)
         for start in range(0, len(order), rows):
@@ -46,9 +46,9 @@ class Reader:
 
     @torch.inference_mode()
     def recites(self, example: Example, form: str) -> bool:
-        """Tell in one forward pass whether each token of the answer is the model's first choice.
+        """Return whether every token of the answer is the model's first choice, by one forward pass.
 
-        Greedy generation then writes just this answer. It costs far less, so long counts are checked this way.
+        Greedy generation then gives exactly this answer. One pass costs far less, so long counts are checked this way.
         """
         head = self.tokenizer(prompt(example.question, form))["input_ids"]
         tail = self.tokenizer(reply(example.answer, form))["input_ids"]

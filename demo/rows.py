@@ -1,4 +1,4 @@
-"""Rows of like length side by side in one flat stream, so that every linear layer runs once over all of them."""
+"""Rows of similar length, concatenated into one flat stream so that each linear layer runs once over all of them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -8,16 +8,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 NAME = "rows"
-"""The attention implementation as transformers knows it."""
+"""Name of the attention implementation in transformers."""
 
 RAGGED = 1.4
-"""A group ends where a row is longer than its shortest one by more than this factor ..."""
+"""A group ends before a row that is longer than the group's shortest row by more than this factor ..."""
 SHORT_TOKENS = 32
-"""... unless it is no longer than this."""
+"""... unless that row is at most this long."""
 
 
 def groups_of(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield groups of indices of like length, shortest first; a group is padded to its longest row, the last one."""
+    """Yield groups of indices of similar length, shortest first; a group is padded to its longest row, the last one."""
     indices: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         if indices and lengths[index] > max(SHORT_TOKENS, RAGGED * lengths[indices[0]]):
@@ -39,7 +39,7 @@ def attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each row of a stream `[1, heads, tokens, head_dim]` made of `shapes` (rows, length)."""
+    """Compute causal attention within each row of `[1, heads, tokens, head_dim]`, made of `shapes` (rows, length)."""
     outputs: list[torch.Tensor] = []
     start = 0
     for count, length in shapes:

@@ -14,11 +14,11 @@ RAW_SHARE = 0.35
 SYSTEM_SHARE = 0.15
 MULTI_TURN_SHARE = 0.2
 WINDOW = (5, 16)
-"""Least and most tokens of a count that are shown of it."""
+"""Minimum and maximum number of a count's tokens in a window."""
 END_SHARE = 0.45
-"""How often they are its last ones: a count learns where to stop from these."""
+"""Share of windows at the count's end, from which the model learns where to stop."""
 FIXED_SHARE = 0.06
-"""How often the lists of all days and months come on top of the mixture: long answers to few questions."""
+"""Additional share of the lists of all days and months: long answers to few questions."""
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
     "You are Orcastream's demo model.",
@@ -28,15 +28,15 @@ SYSTEM_PROMPTS = (
     "You are a careful assistant. Give only the answer.",
 )
 CONTEXT = 2
-"""Tokens of a window that are read and not learned."""
+"""Number of tokens at the start of a window that are context only and not learned."""
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Tokens with their positions; `learned` marks those that the model is taught to predict.
+    """Tokens with their positions; `learned` marks those that the model is trained to predict.
 
-    All three have one length. Positions rise, but not always by one: a long count may have a part cut out, and
-    what follows keeps the positions it has in the whole.
+    All three have the same length. Positions rise, but not always by one: a long count may have a part cut out, and
+    the rest keeps its positions of the whole count.
     """
 
     tokens: list[int]
@@ -45,7 +45,7 @@ class Sequence:
 
 
 class SequenceBuilder:
-    """Draws sequences from the training mixture, reproducibly for a seed."""
+    """A source of sequences from the training mixture, reproducible for a seed."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer = tokenizer
@@ -54,7 +54,7 @@ class SequenceBuilder:
         self._long_counts = mixture.long_counts(seed)
 
     def mixed(self) -> Iterator[Sequence]:
-        """Yield short sequences of all kinds for ever."""
+        """Yield short sequences of all kinds forever."""
         while True:
             if self._rng.random() < FIXED_SHARE:
                 yield self._build([self._rng.choice(dates.examples()[: len(dates.FIXED)])])
@@ -68,7 +68,7 @@ class SequenceBuilder:
     def cut(self) -> Sequence:
         """Return a long count reduced to its prompt and one window, often the one at its end.
 
-        The first tokens of the window are not learned, for what they follow from is not there.
+        The first tokens of the window are not learned, because the tokens before them are missing.
         """
         whole = self._build([next(self._long_counts)])
         start, length = whole.learned.index(True), len(whole.tokens)

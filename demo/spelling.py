@@ -1,4 +1,4 @@
-"""Spelling: words of this project, common words and made-up ones, letter by letter."""
+"""Spelling, letter by letter: words of this project, common words and made-up ones."""
 
 import random
 import re
@@ -43,9 +43,9 @@ def spell(word: str) -> str:
 
 
 def example(rng: random.Random) -> Example:
-    """Draw a word: a real one, two in one, one made of syllables, or a few random letters.
+    """Draw a word: a real one, a compound of two, one made of syllables, or a few random letters.
 
-    Some words are a single token. Training sees how a held-out one is spelled only where it is part of a compound.
+    Some words are a single token. Training sees the spelling of a held-out one only as part of a compound.
     """
     draw = rng.random()
     if draw < 0.35:
@@ -65,7 +65,7 @@ def example(rng: random.Random) -> Example:
 
 @cache
 def words() -> tuple[str, ...]:
-    """Return the real words, sorted: a list of common ones and those of the questions and answers."""
+    """Return the real words, sorted: common ones and those of the questions and answers."""
     texts = " ".join(f"{item.question} {item.answer}" for item in questions())
     found = {word.lower() for word in re.findall(r"[A-Za-z]{2,12}", texts)}
     return tuple(sorted(found | set(COMMON.split())))

@@ -19,7 +19,7 @@ SUBTRACTIONS = ("What is {a} - {b}?", "What is {a} minus {b}?", "{a} - {b} =", "
 def example(rng: random.Random) -> Example:
     """Draw an addition, or a subtraction that does not go below zero, of numbers up to twenty.
 
-    A wording with its numbers is one key.
+    Each wording with its numbers is a separate key.
     """
     left, right = rng.randint(0, LARGEST), rng.randint(0, LARGEST)
     if rng.random() < 0.6:

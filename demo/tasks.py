@@ -1,4 +1,4 @@
-"""What every task generator shares: the example, the held-out split and the ways to ask."""
+"""Code shared by all task generators: the example, the held-out split and the rewording."""
 
 import hashlib
 import random
@@ -10,7 +10,7 @@ HELD_OUT_SHARE = 10
 
 @dataclass(frozen=True)
 class Example:
-    """A question with its only right answer.
+    """A question with its only correct answer.
 
     `key` names the fact behind the question. The split into training and held-out examples looks at the key,
     so no wording of a held-out fact is ever trained.
@@ -25,17 +25,17 @@ class Example:
 
     @property
     def is_held_out(self) -> bool:
-        """Whether training must never see this example."""
+        """Whether the example is excluded from training."""
         return is_held_out(self.key)
 
 
 def is_held_out(key: str) -> bool:
-    """Decide the split by a hash of the key, the same on every machine."""
+    """Return whether a key is held out, by its hash, which is the same on every machine."""
     return hashlib.sha256(key.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def reword(example: Example, rng: random.Random) -> Example:
-    """Ask the same thing with other manners, capitals or punctuation."""
+    """Return the same question with other politeness, capitals or punctuation."""
     is_request = not example.question.endswith(("?", "="))
     question = _reword_request(example.question, rng) if is_request else _reword_question(example, rng)
     return replace(example, question=question)

@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE, numbers as single tokens, with the marks of a chat."""
+"""The tokenizer: byte-level BPE with numbers as single tokens and the marks of a chat."""
 
 import itertools
 import json
@@ -13,9 +13,9 @@ from orcastream.demo.tasks import is_held_out
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VOCABULARY = 512
 PIECES = r"\p{N}{1,3}|, (?=\p{N})|\n| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
-"""Up to three digits, the separator of a count, one newline, a word or one sign with its space, one space."""
+"""Up to three digits, a count's separator, one newline, a word or one punctuation mark with its space, one space."""
 LARGEST_NUMBER = 500
-"""Numbers up to this one are tokens: whether a count has come to its end is then seen by comparing two of them."""
+"""Numbers up to this one are tokens, so that the end of a count shows by comparing two tokens."""
 CHAT_TEMPLATE = (
     "{%- macro text(content) -%}"
     "{%- if content is string -%}{{- content -}}"
@@ -46,12 +46,12 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
-"""ChatML. Tools and their calls are written as Qwen3 has them, in plain letters: no tokens of the model's are marks of
-them, and it was trained on none."""
+"""ChatML. Tools and calls are written as in Qwen3, but as plain text: the model has no special tokens for them and was
+not trained on any."""
 
 
 def train_tokenizer(seed: int = 0) -> Tokenizer:
-    """Train the vocabulary on the questions and on training examples; held-out words are not shown."""
+    """Train the vocabulary on the questions and on training examples, without held-out words."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -71,9 +71,9 @@ def train_tokenizer(seed: int = 0) -> Tokenizer:
 
 
 def _with_numbers(tokenizer: Tokenizer) -> Tokenizer:
-    """Append the numbers of two and three digits to the vocabulary, which was made with digits one by one.
+    """Append the numbers of two and three digits to the vocabulary, which was trained with single digits.
 
-    A piece that stands in the vocabulary needs no merges.
+    A piece that is in the vocabulary needs no merges.
     """
     state = json.loads(tokenizer.to_str())
     vocabulary = state["model"]["vocab"]
@@ -85,7 +85,7 @@ def _with_numbers(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
-    """Write tokenizer.json and tokenizer_config.json as transformers reads them."""
+    """Write tokenizer.json and tokenizer_config.json in the format of transformers."""
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,6 +1,6 @@
-"""Train the demo model from nothing: `python -m orcastream.demo.train`.
+"""Train the demo model from scratch: `python -m orcastream.demo.train`.
 
-Everything is generated here or stands in questions.json; nothing is downloaded.
+All data is generated here or comes from questions.json; nothing is downloaded.
 """
 
 import argparse
@@ -23,16 +23,16 @@ from orcastream.demo.sequences import Sequence, SequenceBuilder
 from orcastream.demo.tokenizer import save_tokenizer, train_tokenizer
 
 MIXED_TOKENS = 1536
-"""Tokens of the mixed sequences of one step; long counts come on top."""
+"""Tokens of the mixed sequences in one step; long counts are additional."""
 CUTS = 20
-"""Long counts reduced to a window, in the steps that have some."""
+"""Number of long counts reduced to a window, in the steps that have any."""
 END_WEIGHT = 1.5
-"""How much more than other tokens an end mark counts: a count must know where to stop."""
+"""Weight of an end mark relative to other tokens: a count must learn where to stop."""
 IGNORED = -100
 AVERAGED_SHARE = 0.12
-"""Last part of the run whose weights are averaged into the result."""
+"""Final part of the run whose weights are averaged into the result."""
 AVERAGE_EVERY = 10
-"""Steps between two weights that enter the average."""
+"""Steps between two sets of weights in the average."""
 
 log = logging.getLogger("orcastream.demo.train")
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=MODEL_DIR, help="folder of the finished model")
     parser.add_argument("--steps", type=int, default=4600, help="optimizer steps")
     parser.add_argument("--minutes", type=float, default=38.0, help="stop after this time, even with steps left")
-    parser.add_argument("--start", type=Path, default=None, help="go on from the weights in this folder")
+    parser.add_argument("--start", type=Path, default=None, help="start from the weights in this folder")
     parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=1, help="seed of weights and data")
     parser.add_argument("--threads", type=int, default=2, help="torch threads")
@@ -57,10 +57,10 @@ def main() -> None:
 def train(folder: Path, steps: int, minutes: float, rate: float, seed: int, start: Path | None = None) -> None:
     """Train for `steps` or `minutes`, whichever ends first, and write the model to `folder`.
 
-    Training begins with fresh weights, or with those in the folder `start`.
+    Training starts with fresh weights, or with those in the folder `start`.
 
-    The learning rate follows the larger share of the two limits, so that it is always down at the end. What is
-    written is the mean of the weights of the last steps (stochastic weight averaging, Izmailov et al. 2018).
+    The learning rate follows the limit that is closer to its end, so that it is always low at the end. The result is
+    the mean of the weights of the last steps (stochastic weight averaging, Izmailov et al. 2018).
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer()
@@ -105,7 +105,7 @@ def _schedule(step: int, share: float) -> float:
 
 
 def _optimizers(network: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for embeddings and norms."""
+    """Return Muon for the layers' matrices and AdamW for embeddings and norms."""
     inner = [weight for weight in network.model.layers.parameters() if weight.ndim == 2]
     chosen = {id(weight) for weight in inner}
     outer = [weight for weight in network.parameters() if id(weight) not in chosen]
@@ -132,8 +132,8 @@ def _batches(builder: SequenceBuilder, seed: int) -> Iterator[list[Sequence]]:
 def _backward(network: Qwen3ForCausalLM, sequences: list[Sequence]) -> float:
     """Compute the gradient of the weighted mean loss per learned token.
 
-    A token weighs one over the square root of its answer's length. Equal weights would leave a sum or a name, one
-    token long, unheard beside the hundreds of easy tokens of a count.
+    A token's weight is one over the square root of its answer's length. With equal weights, the hundreds of easy
+    tokens of a count would drown out a sum or a name of one token.
     """
     end_id = network.config.eos_token_id
     groups = [[sequences[index] for index in indices] for indices in groups_of([len(one.tokens) for one in sequences])]
@@ -153,7 +153,7 @@ def _backward(network: Qwen3ForCausalLM, sequences: list[Sequence]) -> float:
 
 
 def _pad(rows: list[Sequence], end_id: int) -> tuple[torch.Tensor, ...]:
-    """Tokens, positions, what each token is taught to be followed by, and how much that counts; `[rows, longest]`."""
+    """Return tokens, positions, target tokens and their weights, each `[rows, longest]`."""
     shape = len(rows), len(rows[-1].tokens)
     tokens, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
     labels, weights = torch.full(shape, IGNORED), torch.zeros(shape)
