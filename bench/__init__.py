@@ -1,1 +1,1 @@
-"""Load, measurements, and the pictures drawn of them."""
+"""Load generators, measurements, and plots of the results."""

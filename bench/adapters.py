@@ -1,8 +1,8 @@
-"""What LoRA adapters cost: `python -m orcastream.bench.adapters --model DIR`.
+"""Measure the cost of LoRA adapters: `python -m orcastream.bench.adapters --model DIR`.
 
-One batch of equal requests, computed in turn by the model as it is, by an engine that could have adapters and is asked
-for none, and with the requests spread over the model and several random adapters of all linear layers of its decoder.
-The variants take turns, repeat by repeat; figures are medians, ratios those of the first variant.
+One batch of equal requests, computed by the plain model, by an engine with adapters enabled but none requested, and
+with the requests spread over the model and several random adapters of all linear layers of its decoder. The variants
+alternate, repeat by repeat; figures are medians, ratios are to the first variant.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _VARIANTS = ("without", "asked for none", "spread")
 
 
 def write_adapter(folder: Path, model: str, rank: int, seed: int) -> None:
-    """A random LoRA adapter of all linear layers but the head, as PEFT would save it."""
+    """Write a random LoRA adapter of all linear layers except the head, in PEFT's format."""
     with torch.device("meta"):
         network = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
     generator = torch.Generator().manual_seed(seed)
@@ -44,7 +44,7 @@ def write_adapter(folder: Path, model: str, rank: int, seed: int) -> None:
 
 
 class AdapterBench:
-    """One loaded model, an engine without adapters and one with them around it."""
+    """One loaded model, used by an engine without adapters and by one with them."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self._options = options
@@ -71,7 +71,7 @@ class AdapterBench:
         self._engines = {"without": without, "asked for none": able, "spread": able}
 
     def run(self) -> dict[str, dict[str, list[float]]]:
-        """Output tokens per second, and milliseconds of an iteration of decodes, of each variant in each repeat."""
+        """Return each variant's output tokens per second and milliseconds of a decode iteration, by repeat."""
         figures: dict[str, dict[str, list[float]]] = {name: {"tokens_per_s": [], "decode_ms": []} for name in _VARIANTS}
         for name in _VARIANTS:
             self._once(name, 4)
@@ -85,7 +85,7 @@ class AdapterBench:
         return figures
 
     def _once(self, variant: str, num_tokens: int) -> float:
-        """Compute the batch; the median time of its iterations of decodes, in ms."""
+        """Compute the batch; return the median time of its decode iterations in ms."""
         engine, options = self._engines[variant], self._options
         generator = torch.Generator().manual_seed(0)
         for number in range(options.requests):
@@ -103,7 +103,7 @@ class AdapterBench:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; with --json, write all figures."""
+    """Measure and print; with --json, also write all figures."""
     parser = argparse.ArgumentParser(
         prog="orcastream.bench.adapters", description=__doc__.split("\n")[0] if __doc__ else ""
     )
@@ -111,8 +111,8 @@ def main(arguments: Sequence[str]) -> int:
     for name, default in (("adapters", 3), ("rank", 16), ("requests", 16), ("prompt", 128), ("output", 128)):
         parser.add_argument(f"--{name}", type=int, default=default, help="(%(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--threads", type=int, help="torch's threads (its own choice)")
-    parser.add_argument("--json", type=Path, help="where all figures go")
+    parser.add_argument("--threads", type=int, help="torch's threads (torch's default)")
+    parser.add_argument("--json", type=Path, help="write all figures there")
     options = parser.parse_args(list(arguments))
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -1,4 +1,4 @@
-"""When requests arrive: Poisson and bursty processes of constant rate, Poisson processes of changing rate."""
+"""Arrival times of requests: Poisson and bursty processes of constant rate, Poisson processes of varying rate."""
 
 import random
 from bisect import bisect_right
@@ -9,14 +9,14 @@ from typing import Self
 
 
 def poisson(rate: float, duration_s: float, rng: random.Random) -> Iterator[float]:
-    """Arrival times in seconds, `rate` per second on average, from 0 up to `duration_s`, which may be infinite."""
+    """Yield arrival times in seconds, `rate` per second on average, from 0 to `duration_s`, which may be infinite."""
     return gamma(rate, duration_s, 1.0, rng)
 
 
 def gamma(rate: float, duration_s: float, burstiness: float, rng: random.Random) -> Iterator[float]:
-    """The same with times between arrivals that are gamma distributed, of shape `burstiness`.
+    """Yield arrival times with gamma-distributed intervals of the shape `burstiness`.
 
-    1 is the Poisson process; below 1 requests come in bursts (coefficient of variation 1 / sqrt(burstiness)), above 1
+    1 is the Poisson process; below 1 requests arrive in bursts (coefficient of variation 1 / sqrt(burstiness)), above 1
     more evenly.
     """
     for name, value, unit in (("rate", rate, " [requests/s]"), ("burstiness", burstiness, "")):
@@ -29,7 +29,7 @@ def gamma(rate: float, duration_s: float, burstiness: float, rng: random.Random)
 
 @dataclass(frozen=True)
 class RateProfile:
-    """A rate that follows straight lines between `points` of (seconds, requests per second)."""
+    """A rate interpolated linearly between `points` of (seconds, requests per second)."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -44,7 +44,7 @@ class RateProfile:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `0:1,20:6,60:0`; ValueError for what is no profile."""
+        """Parse a profile such as `0:1,20:6,60:0`. Raises ValueError if it is invalid."""
         try:
             pairs = [part.split(":") for part in text.split(",")]
             return cls(tuple((float(at), float(rate)) for at, rate in pairs))
@@ -56,11 +56,11 @@ class RateProfile:
 
     @property
     def duration_s(self) -> float:
-        """Time of the last point."""
+        """The time of the last point."""
         return self.points[-1][0]
 
     def rate_at(self, seconds: float) -> float:
-        """Requests per second at that time; 0 outside."""
+        """Return the requests per second at a time; 0 outside the profile."""
         if not 0 <= seconds < self.duration_s:
             return 0.0
         index = bisect_right(self.points, seconds, key=lambda point: point[0])
@@ -68,7 +68,7 @@ class RateProfile:
         return low + (high - low) * (seconds - begin) / (end - begin)
 
     def arrivals(self, rng: random.Random) -> Iterator[float]:
-        """Arrival times of a Poisson process of this rate: one of the highest rate, thinned (Lewis, Shedler 1979)."""
+        """Yield arrivals of a Poisson process of this rate: one of the maximum rate, thinned (Lewis, Shedler 1979)."""
         highest = max(rate for _, rate in self.points)
         for at in poisson(highest, self.duration_s, rng):
             if rng.random() * highest < self.rate_at(at):

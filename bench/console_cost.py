@@ -1,9 +1,9 @@
-"""Measure what it costs a worker to be watched.
+"""Measure what being watched by the console costs a worker.
 
-One worker with the demo model in this process, and rounds of requests that are posted at once: in turn somebody
-watches, as the console does, and nobody does. Each pair of rounds gives a ratio of rates, with the machine's noise,
-and one of the process's CPU time per token, which has less of it. What a gateway computes is not in it.
-Exit status: 0 where the median of the CPU time grows by less than the goal, else 1.
+One worker with the demo model runs in this process and serves rounds of requests posted at once, alternately watched,
+as by the console, and unwatched. Each pair of rounds gives a ratio of rates, which includes the machine's noise, and
+one of the process's CPU time per token, which is less noisy. The gateway's work is not included.
+Exit status: 0 if the median CPU time grows by less than the goal, else 1.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Round:
 
 
 async def measure(options: argparse.Namespace) -> list[tuple[Round, Round]]:
-    """Pairs of rounds: nobody watches, somebody does."""
+    """Return pairs of rounds: unwatched, watched."""
     keys = Keys(DEMO_MODEL, "watched")
     async with own_redis(None) as (url, link):
         config = EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False)
@@ -54,7 +54,7 @@ async def measure(options: argparse.Namespace) -> list[tuple[Round, Round]]:
         for number in range(-1, options.rounds):
             order = (False, True) if number % 2 else (True, False)
             rounds = {is_watched: await _round(link, keys, served, is_watched, options) for is_watched in order}
-            if number >= 0:  # the first one warms everything up
+            if number >= 0:  # the first pair warms everything up
                 pairs.append((rounds[False], rounds[True]))
         worker.drain()
         await running
@@ -66,7 +66,7 @@ async def _round(link: Link, keys: Keys, served: Served, is_watched: bool, optio
         await StatsStream(link, keys).watch(for_ms=_WATCHED_MS)
     else:
         await link.call("DEL", keys.watched)
-    await asyncio.sleep(1.0)  # two looks at the key
+    await asyncio.sleep(1.0)  # time for two reads of the key
     cpu_s = time.process_time()
     rate = await served.throughput(options.requests, options.tokens)
     cpu_s = time.process_time() - cpu_s
@@ -74,11 +74,11 @@ async def _round(link: Link, keys: Keys, served: Served, is_watched: bool, optio
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     parser = Parser("console-cost", __doc__)
     parser.add_argument("--rounds", type=at_least(2), default=40, help="pairs of rounds (%(default)s)")
-    parser.add_argument("--requests", type=at_least(1), default=64, help="posted at once (%(default)s)")
-    parser.add_argument("--tokens", type=at_least(1), default=96, help="output tokens of each (%(default)s)")
+    parser.add_argument("--requests", type=at_least(1), default=64, help="requests posted at once (%(default)s)")
+    parser.add_argument("--tokens", type=at_least(1), default=96, help="output tokens of each request (%(default)s)")
     options = parser.parse_args(list(arguments))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     pairs = asyncio.run(measure(options))
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(pairs: Sequence[tuple[Round, Round]]) -> float:
-    """The table; the median growth of the CPU time."""
+    """Print the table; return the median growth of the CPU time."""
     table = Table(box=box.SIMPLE, pad_edge=False, title=f"{len(pairs)} pairs of rounds", title_justify="left")
     for heading in ("", "not watched", "watched", "cost: median", "quartiles"):
         table.add_column(heading, justify="right")

@@ -1,4 +1,4 @@
-"""Flags that several benchmarks share, and what they come to."""
+"""Flags shared by several benchmarks, and the parsing of their values."""
 
 import argparse
 import importlib.util
@@ -15,7 +15,7 @@ N = TypeVar("N", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with UserError for what is wrong: one line, as for all commands."""
+    """argparse with errors raised as UserError: one line, as for all commands."""
 
     def __init__(self, name: str, description: str | None) -> None:
         super().__init__(
@@ -41,41 +41,41 @@ def zero_or_more(text: str) -> float:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """argparse type: a whole number from `least` on."""
+    """argparse type: a whole number of at least `least`."""
     return lambda text: _checked(text, int, lambda value: value >= least, f"a whole number of at least {least}")
 
 
 def add_workload_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
-    """Which requests, how many, how long, and when."""
+    """Add flags for the kind, number, lengths and arrivals of requests."""
     group = parser.add_argument_group("workload", "`orcastream bench workloads` describes them")
-    group.add_argument("--workload", choices=WORKLOADS, default=default, help="what is asked for (%(default)s)")
-    group.add_argument("--requests", type=at_least(1), help="how many (the workload's own number)")
-    group.add_argument("--rate", type=above_zero, help="requests per second (the workload's own arrivals)")
+    group.add_argument("--workload", choices=WORKLOADS, default=default, help="kind of requests (%(default)s)")
+    group.add_argument("--requests", type=at_least(1), help="number of requests (default: the workload's)")
+    group.add_argument("--rate", type=above_zero, help="requests per second (default: the workload's arrivals)")
     group.add_argument("--burstiness", type=above_zero, default=1.0, help="below 1: in bursts (%(default)g: Poisson)")
     group.add_argument("--length-scale", type=above_zero, default=1.0, help="multiplies all lengths (%(default)g)")
-    group.add_argument("--only-tenant", metavar="NAME", help="leave the requests of all other tenants out")
-    group.add_argument("--seed", type=int, default=0, help="of prompts, lengths and arrivals (%(default)s)")
+    group.add_argument("--only-tenant", metavar="NAME", help="leave out the requests of all other tenants")
+    group.add_argument("--seed", type=int, default=0, help="seed of prompts, lengths and arrivals (%(default)s)")
 
 
 def add_result_flags(parser: argparse.ArgumentParser, *, repeats: int) -> None:
-    """How often to measure, against which objectives, and where the figures go."""
+    """Add flags for repeats, objectives and output files."""
     group = parser.add_argument_group("measuring")
     group.add_argument("--repeats", type=at_least(1), default=repeats, help="runs of each variant (%(default)s)")
     group.add_argument("--warmup", type=at_least(0), default=2, help="short requests before a run (%(default)s)")
-    group.add_argument("--ttft-slo-ms", type=above_zero, metavar="MS", help="goodput: most time to first token")
-    group.add_argument("--tbt-slo-ms", type=above_zero, metavar="MS", help="goodput: most time between tokens, p99")
+    group.add_argument("--ttft-slo-ms", type=above_zero, metavar="MS", help="goodput: maximum time to first token")
+    group.add_argument("--tbt-slo-ms", type=above_zero, metavar="MS", help="goodput: maximum time between tokens, p99")
     group.add_argument(
         "--latency-limit-ms",
         type=above_zero,
         metavar="MS",
-        help="of a sweep: where E2E per token reaches it",
+        help="sweep: where E2E per token reaches this",
     )
     group.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, times in milliseconds")
-    group.add_argument("--plot", type=Path, metavar="FILE", help="draw them there: .svg, .png, .pdf (needs matplotlib)")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="plot them there: .svg, .png, .pdf (needs matplotlib)")
 
 
 def check_outputs(options: argparse.Namespace, pictures: Sequence[str] = (".svg", ".png", ".pdf")) -> None:
-    """UserError where a file that was asked for could not be written, before anything is measured."""
+    """Raise UserError, before anything is measured, if a requested file cannot be written."""
     json_path: Path | None = options.json
     plot_path: Path | None = getattr(options, "plot", None)
     if plot_path is not None and plot_path.suffix not in pictures:
@@ -90,7 +90,7 @@ def check_outputs(options: argparse.Namespace, pictures: Sequence[str] = (".svg"
 
 
 def _check_writable(flag: str, path: Path) -> None:
-    """UserError where the file could not be opened; it is as it was afterwards."""
+    """Raise UserError if the file cannot be opened for writing; leave it unchanged."""
     try:
         if path.is_file() or not path.exists():
             is_new = not path.exists()
@@ -104,19 +104,19 @@ def _check_writable(flag: str, path: Path) -> None:
 
 
 def check_limit(options: argparse.Namespace) -> None:
-    """UserError for a limit of a sweep without one."""
+    """Raise UserError for a sweep's limit without a sweep."""
     if options.latency_limit_ms is not None and not options.sweep:
         raise UserError(f"--latency-limit-ms: got {options.latency_limit_ms:g}, allowed: with --sweep")
 
 
 def objectives(options: argparse.Namespace) -> Objectives:
-    """The service-level objectives that were given."""
+    """Return the given service-level objectives."""
     ttft_ms, tbt_ms = options.ttft_slo_ms, options.tbt_slo_ms
     return Objectives(None if ttft_ms is None else ttft_ms / 1000, None if tbt_ms is None else tbt_ms / 1000)
 
 
 def draw_workload(options: argparse.Namespace, draw: Draw) -> list[SampleRequest]:
-    """The requests of the workload that was asked for; UserError where --only-tenant leaves none."""
+    """Return the requests of the chosen workload. Raises UserError if --only-tenant leaves none."""
     requests = WORKLOADS[options.workload].build(draw)
     if options.only_tenant is None:
         return requests
@@ -132,7 +132,7 @@ def draw_workload(options: argparse.Namespace, draw: Draw) -> list[SampleRequest
 
 
 def check_arrivals(workload: str, rate: float | None, burstiness: float = 1.0) -> None:
-    """UserError where a rate or a burstiness would change nothing."""
+    """Raise UserError if a rate or a burstiness would have no effect."""
 
     def times_s(rate: float | None, burstiness: float) -> list[float]:
         found = WORKLOADS[workload]
@@ -140,17 +140,19 @@ def check_arrivals(workload: str, rate: float | None, burstiness: float = 1.0) -
         return [request.arrival_s for request in found.build(draw)]
 
     if rate is not None and times_s(rate, 1.0) == times_s(None, 1.0):
-        raise UserError(f"--rate: got {rate:g} for {workload}, allowed: none, since its arrivals are its own")
+        raise UserError(
+            f"--rate: got {rate:g} for {workload}, allowed: none, because the workload defines its arrivals"
+        )
     if burstiness != 1.0 and times_s(rate, burstiness) == times_s(rate, 1.0):
         raise UserError(f"--burstiness: got {burstiness:g} for {workload}, allowed: with --rate")
 
 
 def numbers(flag: str, text: str | None) -> list[float]:
-    """`0.5,1,2` as numbers above 0; UserError."""
+    """Parse `0.5,1,2` as numbers above 0. Raises UserError."""
     try:
         found = [] if text is None else [above_zero(part) for part in text.split(",")]
     except argparse.ArgumentTypeError:
-        raise UserError(f"{flag}: got {text!r}, allowed: numbers above 0, with commas between") from None
+        raise UserError(f"{flag}: got {text!r}, allowed: numbers above 0, separated by commas") from None
     if len({f"{number:g}" for number in found}) < len(found):
         raise UserError(f"{flag}: got {text!r}, allowed: each number once")
     return found

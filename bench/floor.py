@@ -1,14 +1,14 @@
-"""How near an iteration is to what the machine allows: `python -m orcastream.bench.floor --model DIR`.
+"""Compare an iteration with the machine's lower bound: `python -m orcastream.bench.floor --model DIR`.
 
-For each batch: the median decode iteration of the engine, all requests at one context, beside its floor, the sum of
+For each batch: the median decode iteration of the engine, all requests at the same context, and its floor, the sum of
 
-- the fastest of the linear layers that there are, for the model's shapes (queries, keys and values merged, and gate and
-  up) at that many rows, times the number of layers, each with a weight that no cache holds;
-- the head for the rows that are sampled from;
+- the fastest available linear layers, for the model's shapes (queries, keys and values merged, as well as gate and up)
+  at that number of rows, times the number of layers, each with a weight that is in no cache;
+- the head for the sampled rows;
 - keys and values of all contexts, at the rate at which this machine copies memory.
 
-For prompts the same, with one iteration that computes a whole one. The rest is told apart: what the host does,
-attention measured alone beyond the copy of its cache, and what lies between.
+The same for prompts, with one iteration that computes a whole prompt. The remainder is split into the host's work,
+attention (measured alone, beyond the copy of its cache), and everything else.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from orcastream.schemas.sampling import SamplingParams
 
 BLOCK_SIZE = 16
 COLD_LAYERS = 8
-"""Caches that attention takes in turn, as a model's layers do."""
+"""Number of caches that attention alternates between, like a model's layers."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of the common kind."""
+    """The shape of a standard decoder."""
 
     layers: int
     hidden: int
@@ -49,7 +49,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> "Shape":
-        """AttributeError where it is of another kind."""
+        """Return a configuration's shape. Raises AttributeError for another kind of model."""
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(
             config.num_hidden_layers,
@@ -62,7 +62,7 @@ class Shape:
         )
 
     def linears(self) -> list[tuple[int, int]]:
-        """Columns and depth of the linear layers of one layer."""
+        """Return columns and depth of one layer's linear layers."""
         return [
             ((self.heads + 2 * self.kv_heads) * self.head_size, self.hidden),
             (self.hidden, self.heads * self.head_size),
@@ -71,13 +71,13 @@ class Shape:
         ]
 
     def kv_bytes(self, tokens: int, dtype: torch.dtype) -> int:
-        """Of that many tokens, all layers."""
+        """Return the size of keys and values of that many tokens in all layers."""
         return tokens * self.layers * 2 * self.kv_heads * self.head_size * dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Load:
-    """`batch` requests, each computing `length` tokens behind `context` others."""
+    """`batch` requests, each computing `length` tokens after `context` others."""
 
     batch: int
     length: int
@@ -102,11 +102,11 @@ class Parts:
 
     @property
     def floor(self) -> float:
-        """What the machine allows."""
+        """The machine's lower bound."""
         return self.linears + self.head + self.cache
 
     def row(self, load: Load) -> str:
-        """One line of the table."""
+        """Return one line of the table."""
         more = max(self.attention - self.cache, 0.0)
         rest = self.measured - self.floor - more - self.host
         figures = (self.measured, self.floor, self.linears, self.head, self.cache, more, self.host, rest)
@@ -117,7 +117,7 @@ HEADINGS = ("measured", "floor", "linears", "head", "KV", "attention+", "host", 
 
 
 def copy_rate() -> float:
-    """Bytes per second of a plain copy, each byte counted once."""
+    """Return the bytes per second of a plain copy, each byte counted once."""
     source = torch.ones(64 << 20, dtype=torch.float32)
     target = torch.empty_like(source)
     times = []
@@ -129,12 +129,12 @@ def copy_rate() -> float:
 
 
 def linear_ms(rows: int, columns: int, depth: int, dtype: torch.dtype) -> float:
-    """The fastest there is."""
+    """Return the time of the fastest available implementation."""
     return min(measure(Case(rows, columns, depth), dtype, [None], 0.15).values()) * 1e3
 
 
 def attention_ms(shape: Shape, load: Load, dtype: torch.dtype) -> float:
-    """Of all layers: one at a time, with caches that take turns."""
+    """Return the time of all layers, measured one at a time with alternating caches."""
     device = torch.device("cpu")
     backend = choose_backend("auto", device, dtype)
     longest = load.context + load.length
@@ -172,7 +172,7 @@ def attention_ms(shape: Shape, load: Load, dtype: torch.dtype) -> float:
 
 
 class Iterations:
-    """The engine's iterations under one load."""
+    """Measurement of the engine's iterations under one load."""
 
     def __init__(self, engine: OrcaEngine, load: Load, repeats: int) -> None:
         self._engine = engine
@@ -182,7 +182,7 @@ class Iterations:
         self.host: list[float] = []
 
     def run(self) -> None:
-        """Measure them; the engine is empty afterwards."""
+        """Measure the iterations; the engine is empty afterwards."""
         rounds = 1 if self._load.length == 1 else self._repeats
         for number in range(rounds + (self._load.length > 1)):
             self._submit()
@@ -227,14 +227,14 @@ def examine(engine: OrcaEngine, shape: Shape, load: Load, repeats: int) -> Parts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table; returns the exit status."""
+    """Print a table; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="orcastream.bench.floor", description=__doc__.split("\n")[0] if __doc__ else ""
     )
     parser.add_argument("--model", required=True, help="a directory")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--batches", type=at_least(1), nargs="*", default=(1, 4, 16, 64))
-    parser.add_argument("--context", type=at_least(1), default=192, help="of decodes (default: 192 tokens)")
+    parser.add_argument("--context", type=at_least(1), default=192, help="tokens of context of decodes (default: 192)")
     parser.add_argument("--prefills", type=at_least(2), nargs="*", default=(128, 512, 2048))
     parser.add_argument("--repeats", type=at_least(1), default=12, help="iterations, twice (default: 12)")
     options = parser.parse_args(arguments)

@@ -1,9 +1,9 @@
-"""What a KV cache in 8 bits costs in accuracy: `python -m orcastream.bench.kv_accuracy`.
+"""Measure the loss of accuracy by an 8-bit KV cache: `python -m orcastream.bench.kv_accuracy`.
 
-For the demo model and for random models of a few shapes: answers are generated with keys and values in the model's own
-format, greedily and at temperature 1. Then the same tokens are computed with the cache in each format, one prefix
-after another, as a server would. Agreement is the share of greedy tokens that the other format would choose, too;
-perplexity that of the sampled text, which the model itself wrote.
+For the demo model and for random models of several shapes, answers are generated with keys and values in the model's
+own format, greedily and at temperature 1. Then the same tokens are computed with the cache in each format, one prefix
+after another, as in a server. Agreement is the share of greedy tokens that the other format would choose as well;
+perplexity is that of the sampled text, which the model itself wrote.
 """
 
 import argparse
@@ -39,14 +39,14 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt and what followed it."""
+    """A prompt and its continuation."""
 
     prompt: list[int]
     output: tuple[int, ...]
 
 
 def random_model(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int) -> PreTrainedModel:
-    """A Qwen3 with weights of unit variance, so that its attention is far from uniform."""
+    """Return a Qwen3 with weights of unit variance, so that its attention is far from uniform."""
     config = Qwen3Config(
         vocab_size=4096,
         hidden_size=hidden,
@@ -68,7 +68,7 @@ def random_model(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: 
 
 
 def write(model: PreTrainedModel, prompts: list[list[int]], temperature: float, num_tokens: int) -> list[Text]:
-    """What the model says after `prompts`, with the cache in its own format."""
+    """Return the model's continuations of `prompts`, with the cache in its own format."""
     engine = OrcaEngine(EngineConfig("bench", block_size=BLOCK_SIZE, max_batch_size=len(prompts)), model)
     params = SamplingParams(temperature=temperature, max_tokens=num_tokens, ignore_eos=True)
     done = engine.generate(prompts, params)
@@ -76,7 +76,7 @@ def write(model: PreTrainedModel, prompts: list[list[int]], temperature: float, 
 
 
 def logits_of(runner: ModelRunner, text: Text) -> torch.Tensor:
-    """Logits of every output token, `[len(output), vocab]`, each from the cached context in front of it."""
+    """Return the logits of every output token, `[len(output), vocab]`, each computed from its cached context."""
     tokens = [*text.prompt, *text.output]
     groups = group_layers(runner.shapes, len(tokens))
     num_blocks = [-(-len(tokens) // BLOCK_SIZE)] * len(groups)
@@ -95,13 +95,13 @@ def logits_of(runner: ModelRunner, text: Text) -> torch.Tensor:
 
 
 def agreement(runner: ModelRunner, texts: list[Text]) -> float:
-    """Share of tokens that are the most likely ones."""
+    """Return the share of tokens that are the most likely ones."""
     same = [logits_of(runner, text).argmax(-1) == torch.tensor(text.output) for text in texts]
     return float(torch.cat(same).float().mean())
 
 
 def perplexity(runner: ModelRunner, texts: list[Text]) -> float:
-    """exp of the mean negative log probability of a token."""
+    """Return exp of the mean negative log probability of a token."""
     losses = [
         torch.nn.functional.cross_entropy(logits_of(runner, text), torch.tensor(text.output), reduction="none")
         for text in texts
@@ -110,7 +110,7 @@ def perplexity(runner: ModelRunner, texts: list[Text]) -> float:
 
 
 def measure(name: str, model: PreTrainedModel, prompts: list[list[int]], num_tokens: int) -> None:
-    """Print a line per format."""
+    """Measure a model and print a line per format."""
     greedy, sampled = write(model, prompts, 0, num_tokens), write(model, prompts, 1, num_tokens)
     plain = ModelRunner(model, TorchBackend())
     own_size = sum(plain.bytes_per_block(layer, 1) for layer in range(len(plain.shapes)))
@@ -125,7 +125,7 @@ def measure(name: str, model: PreTrainedModel, prompts: list[list[int]], num_tok
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure all models; returns the exit status."""
+    """Measure all models; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="orcastream.bench.kv_accuracy", description=__doc__.split("\n")[0] if __doc__ else ""
     )

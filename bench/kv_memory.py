@@ -1,8 +1,8 @@
-"""How much KV cache a model needs per token, and where windows bound what a sequence holds.
+"""Print the KV cache that a model needs per token, and the limit per sequence if it has windows.
 
-The model is built from its configuration without weights, and the engine's own probe finds every layer that attends,
-so grouped heads, keys and values of different sizes, and sliding windows are counted as the engine will allocate them.
-MODEL is a directory, a hub id, or `type:NAME` for the default configuration that transformers has for that model type.
+The model is built from its configuration without weights, and the engine's own probe finds every attention layer, so
+grouped heads, keys and values of different sizes, and sliding windows are counted as the engine will allocate them.
+MODEL is a directory, a hub id, or `type:NAME` for transformers' default configuration of that model type.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ CHUNK, BLOCK_SIZE = 512, 16
 
 
 def make_runner(model: str, cache_dtype: str) -> ModelRunner:
-    """The model without weights. UnsupportedModel where the engine cannot run it."""
+    """Return the model without weights. Raises UnsupportedModel if the engine cannot run it."""
     if model.startswith("type:"):
         with quiet():
             config = CONFIG_MAPPING[model.removeprefix("type:")]()
@@ -39,12 +39,12 @@ def make_runner(model: str, cache_dtype: str) -> ModelRunner:
 
 
 def bytes_per_token(runner: ModelRunner) -> int:
-    """Bytes that one token takes in the KV cache of all layers."""
+    """Return the bytes of one token in the KV cache of all layers."""
     return sum(runner.bytes_per_block(layer, 1) for layer in range(len(runner.shapes)))
 
 
 def bytes_per_sequence(runner: ModelRunner, num_tokens: int, *, windows: bool = True) -> int:
-    """Most bytes that a sequence of `num_tokens` holds at any one time, computed in chunks of CHUNK tokens."""
+    """Return the maximum bytes that a sequence of `num_tokens` holds at once, computed in chunks of CHUNK tokens."""
     groups = group_layers(runner.shapes, num_tokens)
     return sum(
         _most_blocks(group if windows else LayerGroup(None, group.layers), num_tokens)
@@ -68,7 +68,7 @@ def _most_blocks(group: LayerGroup, num_tokens: int) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures for each number format and, where there are windows, each length; returns the exit status."""
+    """Print the figures for each number format and, with windows, each length; return the exit status."""
     parser = Parser("kv-memory", __doc__)
     parser.add_argument("model", nargs="+", help="directory, hub id or type:NAME; the configuration is enough")
     options = parser.parse_args(list(arguments))

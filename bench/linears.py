@@ -1,8 +1,8 @@
-"""Speed of linear layers: `python -m orcastream.bench.linears`.
+"""Measure the speed of linear layers: `python -m orcastream.bench.linears`.
 
-Ours, plain torch, and oneDNN with weights packed beforehand, per shape and number of rows. Each goes through several
-copies of the weight in turn, more than the caches hold, as a model goes through its layers. Every system computes each
-case in several rounds, interleaved; the figure is the median.
+Compares ours, plain torch, and oneDNN with pre-packed weights, per shape and number of rows. Each alternates between
+several copies of the weight, more than the caches hold, as a model goes through its layers. Every system computes each
+case in several interleaved rounds; the figure is the median.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from orcastream.engine.native.linear import PackedLinear
 SHAPES = ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (151936, 1024))
 ROWS = (1, 4, 16, 64, 128, 512, 2048)
 WEIGHTS_BYTES = 256 << 20
-"""Of all copies of one weight together."""
+"""Total size of all copies of one weight."""
 
 Compute = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,7 +35,7 @@ class Case:
 
 
 def systems(weight: torch.Tensor, m: int, instruction_sets: Sequence[str | None]) -> dict[str, Compute]:
-    """What computes a linear layer, by name."""
+    """Return the implementations of a linear layer, by name."""
     found: dict[str, Compute] = {}
     for name in instruction_sets:
         found[f"ours {name or 'best'}"] = PackedLinear.pack(weight, instruction_set=name)
@@ -47,7 +47,7 @@ def systems(weight: torch.Tensor, m: int, instruction_sets: Sequence[str | None]
 
 
 def measure(case: Case, dtype: torch.dtype, instruction_sets: Sequence[str | None], seconds: float) -> dict[str, float]:
-    """Median seconds of one product by each system."""
+    """Return the median seconds of one product by each system."""
     copies = max(1, min(28, WEIGHTS_BYTES // (case.n * case.k * dtype.itemsize)))
     rows = torch.randn(case.m, case.k).to(dtype)
     sets = [
@@ -65,7 +65,7 @@ def measure(case: Case, dtype: torch.dtype, instruction_sets: Sequence[str | Non
 
 
 def read_bandwidth() -> float:
-    """GB/s of a plain read of memory by all threads."""
+    """Return the GB/s of a plain read of memory by all threads."""
     memory = torch.ones(128 << 20, dtype=torch.float32)
     times = []
     for _ in range(7):
@@ -76,7 +76,7 @@ def read_bandwidth() -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table; returns the exit status."""
+    """Print a table; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="orcastream.bench.linears", description=__doc__.split("\n")[0] if __doc__ else ""
     )

@@ -1,4 +1,4 @@
-"""`orcastream bench`: its sub-commands, each loaded when it is asked for."""
+"""`orcastream bench`: its sub-commands, each loaded on demand."""
 
 from collections.abc import Sequence
 
@@ -7,44 +7,62 @@ from orcastream.cli.command import Command, overview, run_command
 PROGRAM = "orcastream bench"
 COMMANDS = {
     "offline": Command(
-        "the engine alone: policies and settings against each other", "orcastream.bench.offline.command", "worker"
+        "measure the engine alone: compare policies and settings", "orcastream.bench.offline.command", "worker"
     ),
     "gpu": Command(
-        "a GPU: kernels checked and measured, the engine beside transformers", "orcastream.bench.gpu.command", "worker"
+        "on a GPU: check and measure kernels, compare the engine with transformers",
+        "orcastream.bench.gpu.command",
+        "worker",
     ),
     "serve": Command(
-        "a gateway over HTTP: open loop, closed loop, sweeps", "orcastream.bench.serve.command", "gateway"
+        "load a gateway over HTTP: open loop, closed loop, sweeps", "orcastream.bench.serve.command", "gateway"
     ),
     "overload": Command(
-        "several times the capacity: who is served in time",
+        "overload a service, and measure which requests are served in time",
         "orcastream.bench.overload.command",
         "gateway,worker,embedded",
     ),
-    "peers": Command("the engine beside other engines, in one run", "orcastream.bench.peers.command", "worker"),
-    "workloads": Command("the workloads and what they are", "orcastream.bench.workloads.command"),
-    "make-model": Command("a model of a given shape with random weights", "orcastream.bench.make_model", "worker"),
-    "kv-memory": Command("the KV cache that a model needs per token", "orcastream.bench.kv_memory", "worker"),
-    "redis-enqueue": Command("what it costs Redis to take a request in", "orcastream.bench.redis.enqueuing", "gateway"),
-    "redis-memory": Command("what requests and replies take in Redis", "orcastream.bench.redis.memory", "gateway"),
-    "redis-rate": Command("how many tokens one Redis carries", "orcastream.bench.redis.rate", "gateway"),
+    "peers": Command("compare the engine with other engines in one run", "orcastream.bench.peers.command", "worker"),
+    "workloads": Command("describe the workloads", "orcastream.bench.workloads.command"),
+    "make-model": Command(
+        "write a model of a given shape with random weights", "orcastream.bench.make_model", "worker"
+    ),
+    "kv-memory": Command("print the KV cache that a model needs per token", "orcastream.bench.kv_memory", "worker"),
+    "redis-enqueue": Command(
+        "measure Redis's cost of accepting a request", "orcastream.bench.redis.enqueuing", "gateway"
+    ),
+    "redis-memory": Command(
+        "measure Redis's memory for requests and replies", "orcastream.bench.redis.memory", "gateway"
+    ),
+    "redis-rate": Command(
+        "measure the tokens per second that one Redis can carry", "orcastream.bench.redis.rate", "gateway"
+    ),
     "path": Command(
-        "the path around the engine: per token and per request", "orcastream.bench.path.command", "gateway,worker"
+        "measure the overhead around the engine, per token and per request",
+        "orcastream.bench.path.command",
+        "gateway,worker",
     ),
     "autoscale": Command(
-        "autoscaling shown on this machine", "orcastream.bench.autoscaling.command", "gateway,worker,embedded"
+        "demonstrate autoscaling on this machine", "orcastream.bench.autoscaling.command", "gateway,worker,embedded"
     ),
     "soak": Command(
-        "an hour under steady load: what grows", "orcastream.bench.soak.command", "gateway,worker,embedded"
+        "run an hour of steady load, and check that nothing grows",
+        "orcastream.bench.soak.command",
+        "gateway,worker,embedded",
     ),
     "console-cost": Command(
-        "what it costs a worker to be watched", "orcastream.bench.console_cost", "gateway,worker,embedded"
+        "measure what being watched by the console costs a worker",
+        "orcastream.bench.console_cost",
+        "gateway,worker,embedded",
     ),
-    "telemetry-cost": Command("what telemetry costs", "orcastream.bench.telemetry.cost", "gateway,worker,embedded"),
+    "telemetry-cost": Command(
+        "measure the cost of telemetry", "orcastream.bench.telemetry.cost", "gateway,worker,embedded"
+    ),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them; returns the exit code."""
+    """Run one of the benchmarks; return the exit code."""
     name, *rest = list(arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(_overview())
@@ -55,6 +73,6 @@ def main(arguments: Sequence[str]) -> int:
 def _overview() -> str:
     return (
         f"usage: {PROGRAM} COMMAND [--help] [FLAGS]\n\n"
-        "Benchmarks that print where and with what they measured; the same seed asks for the same.\n\n"
+        "Benchmarks print the machine and settings they used; the same seed gives the same requests.\n\n"
         f"commands:\n{overview(COMMANDS)}"
     )

@@ -1,6 +1,6 @@
 """Write a model of a given shape with random weights: timing needs no training.
 
-The weights are bfloat16; the tokenizer, one made-up word per token, is there so that a gateway can serve the model.
+The weights are bfloat16; the tokenizer, with one made-up word per token, lets a gateway serve the model.
 """
 
 import json
@@ -21,7 +21,7 @@ from orcastream.cli.errors import UserError
 
 @dataclass(frozen=True)
 class Shape:
-    """What the size and the speed of a Qwen3 follow from."""
+    """The dimensions of a Qwen3, which determine its size and speed."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -42,7 +42,7 @@ SHAPES = {
 
 
 def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
-    """Write the checkpoint; returns its number of parameters. UserError where `directory` holds anything."""
+    """Write the checkpoint; return its number of parameters. Raises UserError if `directory` is not empty."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"directory: got {str(directory)!r}, allowed: an empty directory, or one that does not exist")
     directory.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
     weights = _random(names, config.initializer_range, seed)
     written = directory / "model.safetensors"
     save_file(weights, written, metadata={"format": "pt"})
-    written.chmod(0o644)  # safetensors leaves it to the owner alone; a worker may run as somebody else
+    written.chmod(0o644)  # safetensors makes it private to its owner; a worker may run as another user
     config.save_pretrained(directory)
     _tokenizer(shape.vocab_size).save_pretrained(directory)
     generation = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id}
@@ -61,11 +61,11 @@ def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the model that the command line asks for."""
+    """Write the model that the command line describes."""
     parser = Parser("make-model", __doc__)
-    parser.add_argument("directory", type=Path, help="where to; empty, or not there yet")
-    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="of whose shape (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights (%(default)s)")
+    parser.add_argument("directory", type=Path, help="target; must be empty or not exist yet")
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="shape of the model (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights (%(default)s)")
     options = parser.parse_args(list(arguments))
     console = Console(stderr=True, highlight=False)
     with console.status(f"Writing {options.shape} to {options.directory} ..."):
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def model_config(shape: Shape) -> Qwen3Config:
-    """The configuration of a checkpoint of that shape."""
+    """Return the configuration of a checkpoint of that shape."""
     settings: dict[str, Any] = {
         **vars(shape),
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
@@ -89,7 +89,7 @@ def model_config(shape: Shape) -> Qwen3Config:
 
 
 def _random(names: dict[str, torch.Tensor], deviation: float, seed: int) -> dict[str, torch.Tensor]:
-    """Normal numbers of that standard deviation, ones for the norms: as transformers would begin to train."""
+    """Return normal numbers of that standard deviation, ones for norms: transformers' initial weights for training."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, tensor in names.items():
@@ -99,7 +99,7 @@ def _random(names: dict[str, torch.Tensor], deviation: float, seed: int) -> dict
 
 
 def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    """Word `w7` for token 7; the first three are padding, the unknown word and the end."""
+    """Return a tokenizer with the word `w7` for token 7; the first three are padding, unknown word and end."""
     words = ["<pad>", "<unk>", "<eos>", *(f"w{number}" for number in range(3, vocab_size))]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

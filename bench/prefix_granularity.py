@@ -1,6 +1,6 @@
-"""What a prefix match inside a block saves over whole blocks: `python -m orcastream.bench.prefix_granularity`.
+"""Measure what prefix matches inside a block save over whole blocks: `python -m orcastream.bench.prefix_granularity`.
 
-Conversations on the demo model: each prompt is the one before, its answer, and new user tokens.
+Uses conversations with the demo model: each prompt is the previous one, its answer, and new user tokens.
 """
 
 import random
@@ -17,14 +17,14 @@ from orcastream.schemas.sampling import SamplingParams
 
 CONVERSATIONS, TURNS = 4, 6
 LENGTHS = ((8, 16), (32, 32), (64, 128), (256, 128))
-"""User tokens and answer tokens of a turn."""
+"""User tokens and answer tokens per turn."""
 
 
 def converse(model: PreTrainedModel, user: int, answer: int, *, whole_blocks: bool) -> tuple[int, int, float]:
-    """Prompt tokens, those computed, and seconds."""
+    """Return prompt tokens, computed prompt tokens, and seconds."""
     engine = OrcaEngine(EngineConfig("demo", kv_cache_memory=256 << 20, self_check=False), model)
     matching = engine.cache.open
-    if whole_blocks:  # a cache that is not told the tokens can match names alone
+    if whole_blocks:  # without the tokens, a cache can match only names of whole blocks
         patch.object(engine.cache, "open", lambda chain, num_tokens, tokens: matching(chain, num_tokens)).start()
     choose = random.Random(0)
     history: list[list[int]] = [[] for _ in range(CONVERSATIONS)]
@@ -40,7 +40,7 @@ def converse(model: PreTrainedModel, user: int, answer: int, *, whole_blocks: bo
 
 
 def main() -> int:
-    """Print a line per length of turn; returns the exit status."""
+    """Print a line per length of turn; return the exit status."""
     with quiet():
         model = AutoModelForCausalLM.from_pretrained(demo.MODEL_DIR).float().eval()
     for user, answer in LENGTHS:

@@ -1,8 +1,8 @@
-"""What sampling costs per iteration: `python -m orcastream.bench.sampling`. One torch thread.
+"""Measure the cost of sampling per iteration: `python -m orcastream.bench.sampling`. Uses one torch thread.
 
-Each setting samples the same rows of random logits again and again. Peaked logits have a few tokens with most of the
+Each setting repeatedly samples the same rows of random logits. Peaked logits have a few tokens with most of the
 probability, flat ones are nearly uniform, coarse ones are flat and rounded to bfloat16, with thousands of equal scores.
-Times are those the thread spent computing, so that other work on the machine counts only as far as it slows caches.
+Times are the thread's CPU time, so that other work on the machine counts only as far as it slows caches.
 """
 
 import argparse
@@ -39,7 +39,7 @@ _SETTINGS: tuple[tuple[str, str, tuple[SamplingParams, ...]], ...] = (
 
 
 def logits_of(shape: str, rows: int, vocab: int) -> torch.Tensor:
-    """Random logits `[rows, vocab]` of one of the shapes above."""
+    """Return random logits `[rows, vocab]` of one of the shapes above."""
     noise = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(0))
     if shape == "peaked":
         noise[:, ::5000] += 12
@@ -50,7 +50,7 @@ def logits_of(shape: str, rows: int, vocab: int) -> torch.Tensor:
 
 
 def durations_ms(logits: torch.Tensor, rows: Sequence[SamplingRow], repeats: int) -> list[float]:
-    """Milliseconds of computing that each of `repeats` calls took, sorted; two calls before them are not counted."""
+    """Return the sorted CPU milliseconds of `repeats` calls, after two uncounted ones."""
     taken = []
     with torch.inference_mode():
         for _ in range(repeats + 2):
@@ -61,7 +61,7 @@ def durations_ms(logits: torch.Tensor, rows: Sequence[SamplingRow], repeats: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a table of medians and quartiles; returns the exit status."""
+    """Print a table of medians and quartiles; return the exit status."""
     parser = argparse.ArgumentParser(prog="orcastream.bench.sampling", description=__doc__)
     parser.add_argument("--rows", type=int, default=16, help="rows of an iteration (%(default)s)")
     parser.add_argument("--vocab", type=int, default=151_936, help="size of the vocabulary (%(default)s)")

@@ -1,8 +1,8 @@
-"""What the scheduler costs per iteration: `python -m orcastream.bench.scheduler [--plot docs/scheduler.svg]`.
+"""Measure the scheduler's cost per iteration: `python -m orcastream.bench.scheduler [--plot docs/scheduler.svg]`.
 
-`select()` alone, with a real KV cache without tensors: a full batch decodes, as many prompts as are said wait. No model
-runs. The contexts of the running requests are spread evenly, so that as many need a block in each iteration as in a
-server (one in `block_size`).
+Measures only `select()`, with a real KV cache without tensors: a full batch decodes while the given number of prompts
+wait. No model runs. The contexts of the running requests are spread evenly, so that as many need a block in each
+iteration as in a server (one in `block_size`).
 """
 
 import argparse
@@ -34,7 +34,7 @@ _PROMPT = 64
 
 
 class Cost(NamedTuple):
-    """Of `select()`, in microseconds of the thread's own time, so that a busy machine shows little."""
+    """Cost of `select()` in microseconds of the thread's own time, which a busy machine affects little."""
 
     policy: str
     running: int
@@ -44,7 +44,7 @@ class Cost(NamedTuple):
 
 
 def measure(policy: str, running: int, waiting: int, iterations: int) -> Cost:
-    """`iterations` calls with a full batch of `running`."""
+    """Measure `iterations` calls with a full batch of `running`."""
     scheduler = _filled(policy, running, iterations)
     _run_until_all_decode(scheduler, running)
     for index in range(waiting):
@@ -104,7 +104,7 @@ def _compute(requests: Sequence[Request], lengths: Sequence[int]) -> None:
 
 
 def draw(costs: Sequence[Cost], path: Path) -> None:
-    """Medians over the number of waiting requests, one line per number of running ones, one field per policy."""
+    """Draw medians over the number of waiting requests, one line per number of running ones, one field per policy."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -142,11 +142,11 @@ def draw(costs: Sequence[Cost], path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a table in Markdown, and draw the picture that is asked for."""
+    """Measure, print a table in Markdown, and draw the requested plot."""
     parser = argparse.ArgumentParser(
         prog="orcastream.bench.scheduler", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--policy", action="append", choices=sorted(POLICIES), help="repeat for several; default: all")
+    parser.add_argument("--policy", action="append", choices=sorted(POLICIES), help="repeatable; default: all")
     parser.add_argument("--running", type=int, nargs="+", default=RUNNING, metavar="N")
     parser.add_argument("--waiting", type=int, nargs="+", default=WAITING, metavar="N")
     parser.add_argument("--iterations", type=int, default=400)

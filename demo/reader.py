@@ -32,7 +32,7 @@ class Reader:
         return [text.replace(self.tokenizer.pad_token, "") for text in written]
 
     def answers(self, examples: Sequence[Example], form: str, rows: int = 50) -> list[bool]:
-        """Return for each example whether greedy generation gives its answer; similar lengths share batches of `rows`."""
+        """Return for each example whether greedy generation gives its answer. A batch has `rows` of similar length."""
         order = sorted(range(len(examples)), key=lambda index: len(examples[index].answer))
         right = [False] * len(examples)
         for start in range(0, len(order), rows):

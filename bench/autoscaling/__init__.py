@@ -1,1 +1,1 @@
-"""Autoscaling shown on one machine: a site whose workers come and go under a load."""
+"""Autoscaling demonstrated on one machine: a site whose workers start and stop with the load."""

@@ -1,9 +1,9 @@
-"""Show autoscaling on this machine.
+"""Demonstrate autoscaling on this machine.
 
-A real queue, gateway and worker processes; only KEDA and the HPA are played, by bench/autoscaling/keda.py with the
-settings of k8s/components/autoscaling, their times divided by --faster. A load rises and falls; workers are started,
-and drained by SIGTERM, down to none; then one request wakes the service up again. Exit status: 0 where every request
-got exactly the answer expected and the service went to zero twice, else 1.
+Queue, gateway and worker processes are real; only KEDA and the HPA are simulated, by bench/autoscaling/keda.py with the
+settings of k8s/components/autoscaling and their times divided by --faster. A load rises and falls; workers are started,
+and drained by SIGTERM, down to none; then one request wakes the service up again. Exit status: 0 if every request got
+exactly the expected answer and the service scaled to zero twice, else 1.
 """
 
 import argparse
@@ -38,15 +38,15 @@ DEPLOYED = ScaledObject(
     scale_up=(Policy("Percent", 100, 30), Policy("Pods", 2, 30)),
     scale_down=(Policy("Pods", 1, 90),),
 )
-"""What k8s/components/autoscaling says; a test compares the two."""
+"""The settings of k8s/components/autoscaling; a test compares the two."""
 _DEPLOYED_BATCH_SIZE = 32
-"""The workers' max_batch_size there."""
+"""The workers' max_batch_size in that component."""
 PROFILE = "0:0.5,15:0.5,45:7,75:7,100:0.5,170:0.5"
 _LAST_LINES = 40
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Perform, draw, and judge; returns the exit status."""
+    """Run, plot and judge; return the exit status."""
     options = _parse(arguments)
     check_outputs(options, pictures=(".svg",))
     spec = for_batches_of(options.max_batch_size, replace(DEPLOYED, max_replicas=options.max_replicas))
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def for_batches_of(max_batch_size: int, spec: ScaledObject) -> ScaledObject:
-    """The same share of a smaller max_batch_size as target: what one worker has under way."""
+    """Return `spec` with the same share of a smaller max_batch_size as the target of requests per worker."""
     return replace(spec, target=max(1, round(spec.target * max_batch_size / _DEPLOYED_BATCH_SIZE)))
 
 
@@ -86,16 +86,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--faster", type=above_zero, default=10.0, help="divides the times of KEDA and HPA (%(default)g)"
     )
-    parser.add_argument("--max-replicas", type=at_least(1), default=3, help="most workers (%(default)s)")
+    parser.add_argument("--max-replicas", type=at_least(1), default=3, help="maximum number of workers (%(default)s)")
     parser.add_argument(
-        "--max-batch-size", type=at_least(1), default=4, help="most requests in an iteration (%(default)s)"
+        "--max-batch-size", type=at_least(1), default=4, help="maximum requests in an iteration (%(default)s)"
     )
     parser.add_argument(
         "--drain-grace", type=zero_or_more, default=2.0, help="the workers' drain_grace_s (%(default)g)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of arrivals and questions (%(default)s)")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the run there, as SVG (needs matplotlib)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was recorded there")
+    parser.add_argument("--seed", type=int, default=0, help="seed of arrivals and questions (%(default)s)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot the run there, as SVG (needs matplotlib)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the recorded data there")
     return parser.parse_args(list(arguments))
 
 
@@ -125,12 +125,12 @@ async def _perform(options: argparse.Namespace, spec: ScaledObject, series: Seri
 
 
 def story(series: Series, report: Report) -> list[str]:
-    """The run in a few lines."""
+    """Return a summary of the run in a few lines."""
     marks = series.marks
     lines = [
-        f"workers: {max(series.column('ready')):g} ready at the most; "
+        f"workers: {max(series.column('ready')):g} ready at most; "
         f"longest queue: {max(series.column('queue')):g} requests",
-        f"{report.moved} answers were handed from one worker to another in mid-stream",
+        f"{report.moved} answers were handed from one worker to another mid-stream",
     ]
     busy = [request for request in series.requests if request.arrived_s < marks["last answer"]]
     if ttft := Spread.of(request.ttft_s for request in busy if request.ttft_s is not None):
@@ -145,7 +145,7 @@ def story(series: Series, report: Report) -> list[str]:
 
 
 def shortcomings(series: Series) -> list[str]:
-    """What the run was to show and did not."""
+    """Return what the run should have shown and did not."""
     complaints = [f"the run did not reach: {name}" for name in ("zero", "zero again") if name not in series.marks]
     if max(series.column("ready"), default=0) < 2:
         complaints.append("no second worker was ever ready")

@@ -1,7 +1,7 @@
-"""How many workers Kubernetes would run: KEDA's redis-streams triggers and the HorizontalPodAutoscaler behind them.
+"""A simulation of how many workers Kubernetes would run: KEDA's redis-streams triggers with the HPA behind them.
 
-KEDA's operator looks every `pollingInterval` whether there is something to do, and moves a workload between none and
-one replica; from one on it leaves the number to an HPA, which asks for the same metric in its own rhythm. Sources:
+KEDA's operator checks every `pollingInterval` for work, and moves a workload between none and one replica; from one on
+it leaves the number to an HPA, which reads the same metric at its own interval. Sources:
 https://keda.sh/docs/latest/scalers/redis-streams/ (a trigger without a consumer group counts XLEN),
 https://keda.sh/docs/latest/concepts/scaling-deployments/ (activation, scaling modifiers),
 https://keda.sh/docs/latest/reference/scaledobject-spec/ (cool-down),
@@ -16,31 +16,31 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Policy:
-    """How far the HPA may go within a period: a number of pods, or per cent of those at its beginning."""
+    """The HPA's limit of change within a period: a number of pods, or a percentage of those at its beginning."""
 
     kind: Literal["Pods", "Percent"]
     value: int
     period_s: float
 
     def faster(self, factor: float) -> "Policy":
-        """The same for a shorter period."""
+        """Return the policy with a shorter period."""
         return replace(self, period_s=self.period_s / factor)
 
 
 @dataclass(frozen=True)
 class ScaledObject:
-    """What a ScaledObject says; the defaults are KEDA's and Kubernetes's."""
+    """The settings of a ScaledObject; the defaults are those of KEDA and Kubernetes."""
 
     target: int
-    """Requests per worker that the HPA aims at: an AverageValue of the sum of XLEN of all request streams."""
+    """The HPA's target of requests per worker: an AverageValue of the sum of XLEN of all request streams."""
     activation_target: int = 0
-    """Above this many requests there is something to do."""
+    """More requests than this activate the workload."""
     min_replicas: int = 0
     max_replicas: int = 100
     polling_interval_s: float = 30.0
     cooldown_period_s: float = 300.0
     sync_period_s: float = 15.0
-    """How often the HPA looks: `--horizontal-pod-autoscaler-sync-period` of the controller manager."""
+    """The HPA's interval: `--horizontal-pod-autoscaler-sync-period` of the controller manager."""
     scale_down_window_s: float = 300.0
     """`behavior.scaleDown.stabilizationWindowSeconds`; that of scaleUp is 0."""
     scale_up: tuple[Policy, ...] = (Policy("Percent", 100, 15), Policy("Pods", 4, 15))
@@ -55,7 +55,7 @@ class ScaledObject:
             raise ValueError(f"max_replicas: got {self.max_replicas}, allowed: at least min_replicas")
 
     def faster(self, factor: float) -> "ScaledObject":
-        """The same with every time divided by `factor`, so that a short run shows what takes minutes."""
+        """Return the settings with every time divided by `factor`, so that a short run shows a process of minutes."""
         times = ("polling_interval_s", "cooldown_period_s", "sync_period_s", "scale_down_window_s")
         return replace(
             self,
@@ -66,7 +66,7 @@ class ScaledObject:
 
 
 class Autoscaler:
-    """Keeps `replicas`, the number wanted. Call `poll` and `sync` in their rhythms; `now` is any clock in seconds."""
+    """The desired number of `replicas`. Call `poll` and `sync` at their intervals; `now` is any clock in seconds."""
 
     def __init__(self, spec: ScaledObject, replicas: int = 0) -> None:
         self.spec = spec
@@ -76,7 +76,7 @@ class Autoscaler:
         self._changes: deque[tuple[float, int]] = deque()
 
     def poll(self, now: float, length: int) -> int:
-        """KEDA's operator, by the requests that wait or run: wake up from zero, or go there after the cool-down."""
+        """Act as KEDA's operator, given the waiting and running requests: leave zero, or return after the cool-down."""
         spec = self.spec
         if length > spec.activation_target:
             self._active_at = now
@@ -91,8 +91,8 @@ class Autoscaler:
         return self.replicas
 
     def sync(self, now: float, length: int) -> int:
-        """The HPA: what the formula proposes, within bounds, as far as the window and the policies let it go."""
-        if self.replicas == 0:  # an HPA stands still at zero
+        """Act as the HPA: apply the formula's proposal within the bounds, the window and the policies."""
+        if self.replicas == 0:  # an HPA does nothing at zero
             return 0
         proposal = min(max(self.proposal(length), self.spec.min_replicas, 1), self.spec.max_replicas)
         wanted = self._limited(now, self._stabilized(now, proposal))
@@ -102,14 +102,14 @@ class Autoscaler:
         return self.replicas
 
     def proposal(self, length: int) -> int:
-        """ceil(length / target), or no change where that is within the tolerance."""
+        """Return ceil(length / target), or the current number if the difference is within the tolerance."""
         ratio = length / (self.spec.target * self.replicas)
         if 1.0 - self.spec.tolerance <= ratio <= 1.0 + self.spec.tolerance:
             return self.replicas
         return math.ceil(length / self.spec.target)
 
     def _stabilized(self, now: float, proposal: int) -> int:
-        """Up at once; down only to the highest proposal of the window."""
+        """Scale up at once; scale down only to the highest proposal within the window."""
         if not self._recommended:
             self._recommended.append((now, self.replicas))
         self._recommended.append((now, proposal))
@@ -119,7 +119,7 @@ class Autoscaler:
         return max(proposal, min(self.replicas, highest))
 
     def _limited(self, now: float, wanted: int) -> int:
-        """As far as the most generous policy goes, counted from the replicas at the beginning of its period."""
+        """Limit the change to the most generous policy, relative to the replicas at the beginning of its period."""
         if wanted > self.replicas:
             limits = [self._allowed(now, policy, 1) for policy in self.spec.scale_up]
             return min(wanted, max(self.replicas, *limits))

@@ -1,4 +1,4 @@
-"""A load that rises and falls in front of a site whose workers come and go, recorded."""
+"""A recorded run: a rising and falling load on a site whose workers start and stop."""
 
 import asyncio
 import random
@@ -18,12 +18,12 @@ from orcastream.bench.site import Site
 
 _SAMPLE_S = 0.25
 _PAUSE_S = 10.0
-"""How long nobody asks before the one request that wakes the service up."""
+"""Idle time before the single request that wakes the service up."""
 _PATIENCE_S = 600.0
 
 
 class Performance:
-    """One performance: the site, its autoscaler, and what is recorded."""
+    """One run: the site, its autoscaler, and the recorded series."""
 
     def __init__(self, site: Site, autoscaler: Autoscaler, series: Series) -> None:
         self._site = site
@@ -39,7 +39,7 @@ class Performance:
         return time.monotonic() - self._begun_s
 
     async def perform(self, profile: RateProfile, seed: int) -> None:
-        """Load, wait for zero, one request, wait for zero. Fills the series; TimeoutError where zero is not reached."""
+        """Load, wait for zero, send one request, wait for zero; record. Raises TimeoutError if zero is not reached."""
         spec = self._autoscaler.spec
         keepers = [
             asyncio.create_task(_every(_SAMPLE_S, self._look)),
@@ -56,7 +56,7 @@ class Performance:
         self._series.requests.extend(self._served(outcome) for outcome in self.outcomes)
 
     def report(self) -> Report:
-        """What the clients saw, from the beginning of the load to the last answer to it."""
+        """Return the clients' measurements, from the beginning of the load to its last answer."""
         marks = self._series.marks
         begun_s, until_s = (self._begun_s + marks[name] for name in ("load begins", "last answer"))
         return Report(self.outcomes, begun_s, until_s)

@@ -1,4 +1,4 @@
-"""The picture of an autoscaling run: `python -m orcastream.bench.autoscaling.picture SERIES.json PICTURE.svg`."""
+"""The plot of an autoscaling run: `python -m orcastream.bench.autoscaling.picture SERIES.json PICTURE.svg`."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _QUEUE, _RATE, _WANTED, _READY, _STARTING, _DRAINING, _TTFT = (
 
 
 def draw(series: Series, path: Path) -> None:
-    """Draw queue, workers and TTFT over one time axis, as SVG. ModuleNotFoundError without matplotlib."""
+    """Draw queue, workers and TTFT over one time axis, as SVG. Raises ModuleNotFoundError without matplotlib."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -38,7 +38,7 @@ def draw(series: Series, path: Path) -> None:
 
 
 def _changes(times: Sequence[float], *columns: Sequence[float]) -> list[list[float]]:
-    """Times and values where any value changes, and the last: as steps they look the same."""
+    """Return times and values where any value changes, and the last: drawn as steps they look the same."""
     rows = list(zip(times, *columns, strict=True))
     kept = [row for index, row in enumerate(rows) if index in (0, len(rows) - 1) or row[1:] != rows[index - 1][1:]]
     return [list(column) for column in zip(*kept, strict=True)]

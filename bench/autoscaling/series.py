@@ -1,4 +1,4 @@
-"""What an autoscaling run recorded over time, as a file from which the picture is drawn."""
+"""The data recorded by an autoscaling run, as a file from which it is plotted."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at the site, `at_s` seconds after the start."""
+    """One sample of the site, `at_s` seconds after the start."""
 
     at_s: float
     queue: int
@@ -22,7 +22,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Served:
-    """One request: when it arrived, its time to the first token and to the end, and who served it."""
+    """One request: its arrival, its time to the first token and to the end, and the workers that served it."""
 
     arrived_s: float
     ttft_s: float | None
@@ -33,7 +33,7 @@ class Served:
 
 @dataclass
 class Series:
-    """The whole run. `settings` says with what; `marks` are moments worth a line in the picture."""
+    """The whole run: its `settings`, its samples, and `marks`, moments that get a line in the plot."""
 
     settings: Mapping[str, Any]
     samples: list[Sample] = field(default_factory=list)
@@ -41,17 +41,17 @@ class Series:
     marks: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the series as JSON."""
         path.write_text(json.dumps(asdict(self), indent=0) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Series":
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         raw = json.loads(path.read_text(encoding="utf-8"))
         samples = [Sample(**item) for item in raw["samples"]]
         requests = [Served(**{**item, "workers": tuple(item["workers"])}) for item in raw["requests"]]
         return cls(raw["settings"], samples, requests, raw["marks"])
 
     def column(self, name: str) -> Sequence[float]:
-        """One field of all samples."""
+        """Return one field of all samples."""
         return [getattr(sample, name) for sample in self.samples]

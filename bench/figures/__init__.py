@@ -1,1 +1,1 @@
-"""What a benchmark comes to: one request's times, the figures of a run, medians of several, tables and plots."""
+"""Results of a benchmark: times of a request, figures of a run, medians of several runs, tables and plots."""

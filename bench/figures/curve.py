@@ -1,4 +1,4 @@
-"""Throughput and latency as the load grows."""
+"""Throughput and latency by load."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Point:
-    """One load: requests per second or clients, what came out of it, and the latencies in milliseconds."""
+    """One load (requests per second, or clients), its throughput, and its latencies in milliseconds."""
 
     load: float
     requests_per_s: float
@@ -19,7 +19,7 @@ class Point:
 
     @classmethod
     def of(cls, load: float, figures: Mapping[str, Any]) -> "Point":
-        """From the medians of a variant; a latency that nothing was measured of is infinite."""
+        """Return the point of a variant's medians; a latency without measurements is infinite."""
         normalized, ttft = (figures.get(name) or {} for name in ("normalized_latency_ms", "ttft_ms"))
         return cls(
             load,
@@ -31,14 +31,14 @@ class Point:
         )
 
     def to_json(self) -> dict[str, float | None]:
-        """As plain values; None for what is infinite, which JSON does not know."""
+        """Return plain values; None for infinity, which JSON lacks."""
         return {name: None if value == float("inf") else value for name, value in asdict(self).items()}
 
 
 def sustained(points: Sequence[Point], limit_ms: float) -> float | None:
-    """The load at which the median normalized latency passes `limit_ms`, on straight lines between the points.
+    """Return the load at which the median normalized latency exceeds `limit_ms`, by linear interpolation.
 
-    The highest load where it never does: more was not tried. None where it does at the lowest.
+    If it never does, this is the highest load measured; None if it does so at the lowest load.
     """
     ranked = sorted(points, key=lambda point: point.load)
     if not ranked or ranked[0].normalized_latency_p50_ms > limit_ms:

@@ -1,4 +1,4 @@
-"""Where and with what a figure was measured, so that it can be reproduced."""
+"""Machine, versions and command line of a measurement, so that it can be reproduced."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "transformers", "redis")
 
 
 def machine() -> dict[str, Any]:
-    """Cores that this process may use, the CPU's model, memory in bytes, operating system."""
+    """Return the cores that this process may use, the CPU's model, the memory in bytes and the operating system."""
     return {
         "cpu_model": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python, this project, and the packages that matter, as far as they are installed; none is imported."""
+    """Return the versions of Python, this project and the relevant installed packages; none is imported."""
     found = {"python": platform.python_version(), "orcastream": own_version()}
     for package in _PACKAGES:
         try:
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 
 def command_line(name: str, arguments: Sequence[str]) -> str:
-    """The command as one would type it; what follows --api-key or --tenant-key is left out."""
+    """Return the command as typed, without the values of --api-key and --tenant-key."""
     shown: list[str] = []
     for argument in arguments:
         flag, equals, _ = argument.partition("=")

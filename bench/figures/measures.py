@@ -1,4 +1,4 @@
-"""The figures of one run, from the outcomes of its requests."""
+"""The figures of one run, computed from the outcomes of its requests."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -8,14 +8,14 @@ from orcastream.bench.figures.outcome import Objectives, Outcome
 from orcastream.bench.figures.spread import in_ms
 
 Figures = dict[str, Any]
-"""Plain values, as they go into JSON."""
+"""Plain values, ready for JSON."""
 
 
 def measure(outcomes: Sequence[Outcome], begun_s: float, until_s: float, objectives: Objectives) -> Figures:
-    """Rates, latencies in milliseconds, goodput, and the same latencies by class, tenant and group.
+    """Return rates, latencies in milliseconds, goodput, and latencies by class, tenant and group.
 
-    Output tokens count that came between `begun_s` and `until_s`, while the load lasted, and prompts whose first token
-    did; latencies are those of the complete answers.
+    Output tokens count if they arrived during the load, from `begun_s` to `until_s`, prompts if their first token did;
+    latencies are those of complete answers.
     """
     seconds = until_s - begun_s
     complete = [outcome for outcome in outcomes if outcome.complete]
@@ -43,7 +43,7 @@ def measure(outcomes: Sequence[Outcome], begun_s: float, until_s: float, objecti
 
 
 def latencies(outcomes: Iterable[Outcome]) -> Figures:
-    """TTFT, TBT, TPOT, E2E and normalized latency, each with mean, percentiles, highest and count."""
+    """Return TTFT, TBT, TPOT, E2E and normalized latency, each with mean, percentiles, maximum and count."""
     complete = [outcome for outcome in outcomes if outcome.complete]
     return {
         "ttft_ms": in_ms(outcome.ttft_s for outcome in complete if outcome.ttft_s is not None),
@@ -61,7 +61,7 @@ def _ended_by(outcome: Outcome, until_s: float) -> bool:
 
 
 def _goodput(outcomes: Sequence[Outcome], begun_s: float, until_s: float, objectives: Objectives) -> Figures | None:
-    """Requests that met the objectives: those that ended in time per second, and the share of all; None without any."""
+    """Return the requests that met the objectives, per second of load and as a share of all; None if there are none."""
     if not objectives:
         return None
     good = [outcome for outcome in outcomes if outcome.meets(objectives)]
@@ -70,7 +70,7 @@ def _goodput(outcomes: Sequence[Outcome], begun_s: float, until_s: float, object
 
 
 def _each(outcomes: Sequence[Outcome], name_of: Callable[[Outcome], str]) -> Figures:
-    """Latencies by name, where there is more than one."""
+    """Return latencies by name if there is more than one."""
     names = sorted({name_of(outcome) for outcome in outcomes})
     if len(names) < 2:
         return {}

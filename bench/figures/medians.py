@@ -1,4 +1,4 @@
-"""Several runs in one: the median of each figure, its lowest and highest, and ratios of medians."""
+"""Summary of several runs: median, minimum and maximum of each figure, and ratios of medians."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -10,17 +10,17 @@ _NOT_COMPARED = ("requests", "complete", "input_tokens", "output_tokens", "count
 
 
 def medians(runs: Sequence[Figures]) -> dict[str, Any]:
-    """The median over `runs` of every number, however deep; what is no number is the first run's."""
+    """Return the median over `runs` of every number at any depth; other values are taken from the first run."""
     return _fold(runs, statistics.median)
 
 
 def extremes(runs: Sequence[Figures]) -> dict[str, Any]:
-    """`[lowest, highest]` over `runs` of every number."""
+    """Return `[lowest, highest]` over `runs` of every number."""
     return _fold(runs, lambda values: [min(values), max(values)], keep=False)
 
 
 def ratios(first: Figures, other: Figures) -> dict[str, Any]:
-    """Each number of `other` to that of `first`, where both have one and the first is not 0."""
+    """Return the ratio of each number of `other` to that of `first`, if both have it and the latter is not 0."""
     found: dict[str, Any] = {}
     for name, value in other.items():
         base = first.get(name)

@@ -1,4 +1,4 @@
-"""One request as its client saw it."""
+"""One request as seen by its client."""
 
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,7 +9,7 @@ from orcastream.bench.workloads.sample import SampleRequest
 
 @dataclass(frozen=True)
 class Objectives:
-    """Service-level objectives of one request, in seconds; None: any time will do."""
+    """Service-level objectives of one request, in seconds; None: no limit."""
 
     ttft_s: float | None = None
     tbt_s: float | None = None
@@ -20,43 +20,43 @@ class Objectives:
 
 @dataclass
 class Outcome:
-    """What came back so far. Times are seconds of a monotonic clock; `arrived_s` is when the request was due.
+    """The answer so far. Times are seconds of a monotonic clock; `arrived_s` is when the request was due.
 
-    Waiting for a place among the clients counts, as it would for a person: a late start is not forgiven.
+    The wait for a free client counts, as it would for a person: a late start is not excused.
     """
 
     request: SampleRequest
     arrived_s: float
     pieces_s: list[float] = field(default_factory=list)
-    """When each piece came: one token, or the few that the gateway had together."""
+    """Arrival times of the pieces: a piece is one token, or the few that the gateway delivered together."""
     text: str = ""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Those of the prompt that a prefix cache saved."""
+    """Prompt tokens found in the prefix cache."""
     tokens: int = 0
     """Output tokens."""
     has_usage: bool = False
-    """Whether the gateway has told them."""
+    """Whether the gateway reported these counts."""
     output_ids: list[int] = field(default_factory=list)
-    """Theirs, where they are told: HTTP gives text."""
+    """Token ids, if known: HTTP returns text."""
     finish_reason: str | None = None
     workers: list[str] = field(default_factory=list)
-    """Who served it, in turn: several after a hand-over or a takeover."""
+    """The workers that served it, in order: several after a handover or a takeover."""
     ended_s: float | None = None
-    """When the stream was complete; None unless it was."""
+    """When the stream was complete; None if it was not."""
     refused_after_s: float | None = None
-    """How long after it was sent it was refused; None where it was accepted, or nobody answered."""
+    """Time from sending to refusal; None if the request was accepted or got no answer."""
     error: str | None = None
-    """Kind of failure in a few words: the same words for the same kind."""
+    """Kind of failure in a few words, the same words for the same kind."""
 
     @property
     def complete(self) -> bool:
-        """Whether the whole answer came."""
+        """Whether the whole answer arrived."""
         return self.error is None and self.ended_s is not None
 
     @property
     def exact(self) -> bool | None:
-        """Whether the answer is the known one to the letter; None where none is known or it was cut on purpose."""
+        """Whether the answer matches the known one exactly; None if none is known or it was cut on purpose."""
         if self.request.answer is None or self.request.max_tokens is not None:
             return None
         return self.complete and self.finish_reason == "stop" and self.text.strip() == self.request.answer
@@ -73,7 +73,7 @@ class Outcome:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Times between one piece and the next."""
+        """Times between consecutive pieces."""
         return [after - before for before, after in pairwise(self.pieces_s)]
 
     @property
@@ -89,7 +89,7 @@ class Outcome:
         return None if self.e2e_s is None or not self.tokens else self.e2e_s / self.tokens
 
     def meets(self, objectives: Objectives) -> bool:
-        """Whether the whole answer came with TTFT, and the 99th percentile of its gaps, within the objectives."""
+        """Return whether the answer is complete and its TTFT and 99th percentile of gaps are within the objectives."""
         ttft_s, gaps_s = self.ttft_s, sorted(self.gaps_s)
         if not self.complete or ttft_s is None:
             return False
@@ -98,7 +98,7 @@ class Outcome:
         return not slow_start and not stalls
 
     def tokens_until(self, moment_s: float) -> float:
-        """Output tokens that had come by then, the pieces taken as equally large."""
+        """Return the output tokens that had arrived by then, assuming pieces of equal size."""
         if not self.pieces_s:
             return 0.0
         return self.tokens * sum(piece <= moment_s for piece in self.pieces_s) / len(self.pieces_s)

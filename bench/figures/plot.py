@@ -1,4 +1,4 @@
-"""A result as a picture. Needs matplotlib."""
+"""Plots of a result. Needs matplotlib."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ _BARS = (
 
 
 def draw(result: Result, path: Path) -> None:
-    """Curves of latency over throughput where there is a sweep, else bars by variant, in the format of the suffix."""
+    """Draw latency over throughput if there is a sweep, else bars by variant, in the format of the suffix."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -31,7 +31,7 @@ def draw(result: Result, path: Path) -> None:
 
 
 def _curves(pyplot: Any, result: Result) -> Any:
-    """Latency over what was served: median E2E per token (Orca's figure), and time to first token."""
+    """Draw latency over throughput: median E2E per token (Orca's figure), and time to first token."""
     figure, (normalized, ttft) = pyplot.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
     for number, (name, points) in enumerate(result.curves().items()):
         color = _COLORS[number % len(_COLORS)]
@@ -58,7 +58,7 @@ def _curves(pyplot: Any, result: Result) -> Any:
 
 
 def _bars(pyplot: Any, result: Result) -> Any:
-    """Medians, with a line from the lowest run to the highest."""
+    """Draw medians, with a line from the lowest run to the highest."""
     measured = result.measured
     figure, panels = pyplot.subplots(1, len(_BARS), figsize=(11, 3.6), layout="constrained")
     for axes, (label, name, statistic) in zip(panels, _BARS, strict=True):
@@ -77,7 +77,7 @@ def _bars(pyplot: Any, result: Result) -> Any:
 
 
 def _row(variant: Variant, name: str, statistic: str | None) -> tuple[float, float, float]:
-    """Median, lowest and highest; zeros where nothing was measured."""
+    """Return median, minimum and maximum; zeros if nothing was measured."""
     value, spread = variant.figures.get(name), extremes(variant.runs).get(name)
     if statistic is not None:
         value, spread = (value or {}).get(statistic), (spread or {}).get(statistic)

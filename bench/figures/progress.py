@@ -1,4 +1,4 @@
-"""Progress bars on standard error, drawn now and then by the loop that measures: no thread of their own beside it."""
+"""Progress bars on standard error, redrawn occasionally by the measuring loop, without a thread of their own."""
 
 import time
 from types import TracebackType
@@ -10,7 +10,7 @@ _REFRESH_S = 0.5
 
 
 class RunBars:
-    """One bar of the runs, one of the requests of the present run; silent where standard error is no terminal."""
+    """Two bars: runs, and requests of the current run; silent if standard error is not a terminal."""
 
     def __init__(self, runs: int, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
@@ -30,12 +30,12 @@ class RunBars:
         self._progress.stop()
 
     def begin(self, description: str, requests: int | None) -> None:
-        """A run begins; `requests` None: nobody knows how many."""
+        """Start a run; `requests` None means an unknown number."""
         self._progress.reset(self._run, description=description, total=requests)
         self._progress.refresh()
 
     def update(self, ended: int) -> None:
-        """So many requests of the run have ended."""
+        """Set the number of requests of the run that have ended."""
         if time.monotonic() - self._drawn_s < _REFRESH_S:
             return
         self._drawn_s = time.monotonic()
@@ -43,6 +43,6 @@ class RunBars:
         self._progress.refresh()
 
     def end(self) -> None:
-        """The run is over."""
+        """End the run."""
         self._progress.advance(self._runs)
         self._progress.refresh()

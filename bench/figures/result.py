@@ -1,4 +1,4 @@
-"""The whole of a benchmark as plain values: medians on top, every run beneath, and with what it was measured."""
+"""The complete result of a benchmark as plain values: medians first, then every run, and the conditions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from orcastream.bench.figures.medians import extremes, medians, ratios
 
 @dataclass
 class Variant:
-    """One way to serve the workload: its settings, and the figures of each run.
+    """One configuration that serves the workload: its settings, and the figures of each run.
 
-    Of variants that are measured at several loads, `curve` names the way and `load` says how much: requests per second
-    or clients.
+    For variants measured at several loads, `curve` names the configuration and `load` is the requests per second or the
+    number of clients.
     """
 
     name: str
@@ -27,17 +27,17 @@ class Variant:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Medians over the runs."""
+        """Return medians over the runs."""
         return medians(self.runs)
 
     def to_json(self) -> dict[str, Any]:
-        """Medians, `spread` (lowest and highest of each figure), `settings` and `runs`."""
+        """Return medians, `spread` (minimum and maximum of each figure), `settings` and `runs`."""
         return {**self.figures, "spread": extremes(self.runs), "settings": dict(self.settings), "runs": self.runs}
 
 
 @dataclass
 class Result:
-    """Variants in order, the first being what others are compared with."""
+    """Variants in order; the first is the baseline for the others."""
 
     command: str
     model: Mapping[str, Any]
@@ -49,11 +49,11 @@ class Result:
 
     @property
     def measured(self) -> list[Variant]:
-        """Variants of which there is a run."""
+        """Return the variants with at least one run."""
         return [variant for variant in self.variants if variant.runs]
 
     def curves(self) -> dict[str, list[Point]]:
-        """Throughput and latency by load of each curve; empty without a sweep."""
+        """Return throughput and latency by load for each curve; empty without a sweep."""
         found: dict[str, list[Point]] = {}
         for variant in self.measured:
             if variant.load is not None:
@@ -61,7 +61,7 @@ class Result:
         return {name: sorted(points, key=lambda point: point.load) for name, points in found.items()}
 
     def sustained_loads(self) -> dict[str, float | None]:
-        """The load of each curve at which its median normalized latency reaches the limit; empty without a limit."""
+        """Return each curve's load at which its median normalized latency reaches the limit; empty without a limit."""
         if self.latency_limit_ms is None:
             return {}
         return {name: sustained(points, self.latency_limit_ms) for name, points in self.curves().items()}
@@ -73,7 +73,7 @@ class Result:
         return {"latency_limit_ms": self.latency_limit_ms, "load": loads, "ratio_to_first": compared}
 
     def to_json(self) -> dict[str, Any]:
-        """The first variant's figures on top; all of them under `variants`, those after the first with ratios to it."""
+        """Return the first variant's figures at the top level, and all under `variants`, with ratios to the first."""
         measured = self.measured
         first = measured[0].figures if measured else {}
         top = measured[0].to_json() if measured else {}
@@ -94,5 +94,5 @@ class Result:
         }
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the result as JSON."""
         path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")

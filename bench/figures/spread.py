@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and percentiles in seconds, these interpolated between neighbours, and the size of the sample."""
+    """Mean and percentiles in seconds, the latter interpolated between neighbors, and the size of the sample."""
 
     mean: float
     p50: float
@@ -17,7 +17,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Spread | None":
-        """None for an empty sample."""
+        """Return the spread of a sample; None if it is empty."""
         ranked = sorted(values)
         if not ranked:
             return None
@@ -25,13 +25,13 @@ class Spread:
         return cls(sum(ranked) / len(ranked), p50, p95, p99, ranked[-1], len(ranked))
 
     def to_ms(self) -> dict[str, float]:
-        """Mean, p50, p95, p99 and the highest in milliseconds, and the count."""
+        """Return mean, p50, p95, p99 and maximum in milliseconds, and the count."""
         times = {name: getattr(self, name) * 1000 for name in ("mean", "p50", "p95", "p99")}
         return {**times, "max": self.highest * 1000, "count": self.count}
 
 
 def percentile(ranked: Sequence[float], share: float) -> float:
-    """The value below which that share of a sorted, non-empty sample lies."""
+    """Return the value below which that share of a sorted, non-empty sample lies."""
     place = share * (len(ranked) - 1)
     below = int(place)
     above = min(below + 1, len(ranked) - 1)
@@ -39,6 +39,6 @@ def percentile(ranked: Sequence[float], share: float) -> float:
 
 
 def in_ms(values: Iterable[float]) -> dict[str, float] | None:
-    """The spread of seconds, in milliseconds; None for an empty sample."""
+    """Return the spread of values in seconds, in milliseconds; None for an empty sample."""
     spread = Spread.of(values)
     return None if spread is None else spread.to_ms()

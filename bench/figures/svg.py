@@ -1,4 +1,4 @@
-"""How pictures look, and how they are written as SVG."""
+"""Style of plots, and their output as SVG."""
 
 import re
 from io import StringIO
@@ -19,13 +19,13 @@ STYLE = {
 
 
 def write_svg(figure: Any, path: Path, creator: str) -> None:
-    """The same bytes for the same figure, so that a picture in the repository changes with its data alone."""
+    """Write the same bytes for the same figure, so that a plot in the repository changes only with its data."""
     drawn = StringIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": creator})
     path.write_text(_rounded(drawn.getvalue()), encoding="utf-8")
 
 
 def _rounded(svg: str) -> str:
-    """Coordinates to a hundredth of a point, one path per line: a third of the size, and nobody can tell."""
+    """Round coordinates to 0.01 pt and put one path on a line: a third of the size, with no visible difference."""
     short = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), svg)
     return "\n".join(line.rstrip() for line in re.sub(r" ?\n(?=[LMCz])", " ", short).splitlines()) + "\n"

@@ -1,4 +1,4 @@
-"""A result as people read it."""
+"""Tables of a result for the terminal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ _PART_ROWS = (
 
 
 def show(result: Result, console: Console) -> None:
-    """Print where and what was measured, the figures, and how to measure them again."""
+    """Print conditions, figures, and the command to repeat the measurement."""
     console.print("\n".join(_setting(result)), soft_wrap=True)
     measured = result.measured
     for variant in measured:
@@ -77,7 +77,7 @@ def _setting(result: Result) -> list[str]:
 
 
 def _table(variant: Variant, first: Variant) -> Table:
-    """Medians of one variant with lowest and highest run, and their ratios to the first."""
+    """Return a variant's medians with its lowest and highest run, and their ratios to the first variant."""
     figures, spread, compared = variant.figures, extremes(variant.runs), ratios(first.figures, variant.figures)
     runs = "1 run" if len(variant.runs) == 1 else f"median of {len(variant.runs)} runs"
     title = f"{variant.name}: {runs}, {figures['requests']:g} requests, {figures['complete']:g} complete"
@@ -98,7 +98,7 @@ def _table(variant: Variant, first: Variant) -> Table:
 
 
 def _parts(variant: Variant) -> Table:
-    """Latencies by class, tenant and group, in milliseconds."""
+    """Return latencies by class, tenant and group, in milliseconds."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("of these, ms", "requests", *(label for label, *_ in _PART_ROWS)):
         table.add_column(heading, justify="right")
@@ -110,7 +110,7 @@ def _parts(variant: Variant) -> Table:
 
 
 def _overview(result: Result) -> Table:
-    """One line per variant."""
+    """Return a table with one line per variant."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     chosen = ("requests_per_s", "output_tokens_per_s", "ttft_ms.mean", "tbt_ms.p99", "normalized_latency_ms.p50")
     rows = [row for row in _ROWS if row[1] in chosen]

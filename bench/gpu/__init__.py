@@ -1,1 +1,1 @@
-"""The kernels and the engine on a GPU."""
+"""Checks and measurements of the kernels and the engine on a GPU."""

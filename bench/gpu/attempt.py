@@ -1,4 +1,4 @@
-"""One measurement, which may fail without the others."""
+"""Measurements that may fail independently of each other."""
 
 import gc
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from orcastream.schemas.errors import InvalidRequest
 T = TypeVar("T")
 
 _UNFIT = (ValueError, InvalidRequest, torch.OutOfMemoryError)
-"""What says that a measurement is too large for the card, or for the model."""
+"""Errors of a measurement that is too large for the card or the model."""
 
 
 class Attempts:
-    """Measures one thing after another; what does not fit or fails is told in a row of the report."""
+    """A runner of measurements that reports each one that does not fit or fails as a row."""
 
     def __init__(self, report: Report, device: torch.device) -> None:
         self._report = report
         self._device = device
         self.failed = 0
-        """How many failed, those left out not counted."""
+        """The number of failures, without measurements that were left out."""
 
     def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
-        """What `measure` returns; None where it does not fit (`left out`) or fails otherwise (`failed`).
+        """Return the result of `measure`; None if it does not fit (`left out`) or fails otherwise (`failed`).
 
-        torch.AcceleratorError, behind which the device computes nothing more, is told and raised.
+        torch.AcceleratorError, after which the device computes nothing more, is reported and raised.
         """
         try:
             return measure()

@@ -1,4 +1,4 @@
-"""What the card can do at most, measured on it."""
+"""The card's limits, as measured on it."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from orcastream.bench.gpu.clock import median_s
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Bytes per second that a copy reads and writes, and operations per second of a bfloat16 matrix product."""
+    """Bytes per second read and written by a copy, and operations per second of a bfloat16 matrix product."""
 
     bytes_per_s: float
     flop_per_s: float
 
 
 def measure_ceilings(device: torch.device, *, copied_bytes: int = 2**32, size: int = 8192) -> Ceilings:
-    """Of a copy of so many bytes, and of a product of random square matrices."""
+    """Measure a copy of `copied_bytes`, and a product of random square matrices."""
     return Ceilings(copied_bytes / _copy_s(device, copied_bytes), 2 * size**3 / _product_s(device, size))
 
 

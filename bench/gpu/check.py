@@ -1,4 +1,4 @@
-"""Every kernel against the reference, which computes the same in float32."""
+"""Check of every kernel against the reference in float32."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.model.runner import cache_dtype_name
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
-"""Largest difference, of the largest output."""
+"""Maximum allowed difference, relative to the largest output."""
 
 _ITERATIONS = ((37, 130, 5, 1), (1, 40, 1, 0), (1, 1, 1, 300), (1, 1, 0, 1))
-"""Tokens of four requests: prefill, chunks against cached context among decodes, and decodes alone."""
+"""Tokens of four requests: prefill, chunks with cached context mixed with decodes, and decodes alone."""
 
 _TINY = ((9, 1), (1, 6))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is computed, and how."""
+    """One computation and its settings."""
 
     shape: LayerShape
     dtype: torch.dtype
@@ -45,19 +45,19 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How far a case is from the reference: `error` is of the largest output."""
+    """A case's deviation from the reference: `error` is relative to the largest output."""
 
     case: Case
     error: float
 
     @property
     def right(self) -> bool:
-        """Whether that is rounding; not a number is wrong."""
+        """Whether the deviation is within rounding; NaN is wrong."""
         return self.error <= TOLERANCE[self.case.dtype]
 
 
 def cases(tiny: bool) -> list[Case]:
-    """All that is checked; `tiny` for an interpreter on a CPU."""
+    """Return all cases; `tiny` for an interpreter on a CPU."""
     bfloat16, float16, float32 = torch.bfloat16, torch.float16, torch.float32
     fp8, int8 = torch.float8_e4m3fn, torch.int8
     if tiny:
@@ -86,7 +86,7 @@ def cases(tiny: bool) -> list[Case]:
 
 
 def check(backend: AttentionBackend, case: Case, device: torch.device, seed: int, tiny: bool) -> Checked:
-    """Compute a case over some iterations, each time with the cache of the ones before."""
+    """Compute a case over several iterations, each with the cache of the previous ones."""
     return Checked(case, _error(backend, case, device, seed, _TINY if tiny else _ITERATIONS))
 
 
@@ -109,4 +109,4 @@ def _error(
         found = own.attend(batch, *given).float()
         expected = reference.attend(batch, *(each.float() for each in given))
         errors.append((found - expected).abs().max() / expected.abs().max())
-    return float(torch.stack(errors).max())  # of a NaN: NaN
+    return float(torch.stack(errors).max())  # NaN if any is NaN

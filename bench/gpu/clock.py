@@ -1,4 +1,4 @@
-"""How long a device takes."""
+"""Timing of work on a device."""
 
 import statistics
 import time
@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 
 _FLUSHED_BYTES = 256 * 2**20
-"""Written between two runs, so that nothing is found in a cache on the chip (50 MiB on an H200)."""
+"""Bytes written between two runs to clear the cache on the chip (50 MiB on an H200)."""
 
 
 def median_s(run: Callable[[], object], device: torch.device, repeats: int = 20) -> float:
-    """The median over `repeats` runs after three that do not count, on a GPU as one graph, with a cold cache."""
+    """Return the median of `repeats` runs after three warm-up runs; on a GPU as one graph, with a cold cache."""
     if device.type != "cuda":
         run()
         return statistics.median(_host_s(run) for _ in range(repeats))
@@ -41,7 +41,7 @@ def _host_s(run: Callable[[], object]) -> float:
 
 
 def _captured(run: Callable[[], object]) -> Callable[[], object]:
-    """As one graph, so that the time is the device's alone."""
+    """Return the run as one graph, so that only the device's time counts."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -1,8 +1,8 @@
 """Check every attention kernel on fresh random data, then measure: kernels, iterations, workloads.
 
-Needs a CUDA GPU, torch, transformers and this package. Kernels are compared with the reference in float32; then decode
-and prefill of one layer, whole iterations of models with random weights, and workloads beside transformers' continuous
-batching in the same run, all over what the card was measured to do at most.
+Needs a CUDA GPU, torch, transformers and this package. Kernels are compared with the reference in float32; then come
+decode and prefill of one layer, whole iterations of models with random weights, and workloads compared with
+transformers' continuous batching in the same run, all relative to the card's measured limits.
 
   orcastream bench gpu --json figures.json
   orcastream bench gpu --only check,kernels
@@ -23,19 +23,19 @@ from orcastream.bench.figures.machine import command_line, machine, versions
 from orcastream.bench.flags import Parser, at_least, check_outputs, names
 from orcastream.cli.errors import UserError
 
-if TYPE_CHECKING:  # it is loaded after it has been decided whether Triton interprets
+if TYPE_CHECKING:  # imported only after deciding whether Triton interprets
     import torch
 
 STAGES = ("check", "kernels", "iterations", "workloads")
 SHAPES = ("qwen3-0.6b", "qwen3-8b", "qwen3-tiny")
 WORKLOADS_COMPARED = ("equal_size", "short_long_mix", "heavy_tail", "orca_trace")
-"""Those whose requests do not follow one another, which transformers has no way to express; all arrive at once."""
+"""Workloads without requests that follow others, which transformers cannot express; all requests arrive at once."""
 
 _WRONG = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check and measure; 1 where a kernel is wrong or a measurement failed, all others being made."""
+    """Check and measure; return 1 if a kernel is wrong or a measurement failed, after completing all others."""
     options = _parse(arguments)
     stages = ["check"] if options.interpret else names(options.only) or STAGES
     if unknown := [stage for stage in stages if stage not in STAGES]:
@@ -83,17 +83,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("gpu", __doc__)
     parser.add_argument("--interpret", action="store_true", help="check tiny sizes in Triton's interpreter, on a CPU")
     parser.add_argument("--backend", default="triton", help="attention backend to check and measure (%(default)s)")
-    parser.add_argument("--only", metavar="STAGE[,...]", help=f"of {', '.join(STAGES)} (all)")
-    parser.add_argument("--shapes", default="qwen3-0.6b,qwen3-8b", help="models, see make-model (%(default)s)")
+    parser.add_argument("--only", metavar="STAGE[,...]", help=f"stages, from {', '.join(STAGES)} (all)")
+    parser.add_argument("--shapes", default="qwen3-0.6b,qwen3-8b", help="model shapes, see make-model (%(default)s)")
     parser.add_argument("--workloads", metavar="NAME[,...]", help=f"of {', '.join(WORKLOADS_COMPARED)} (all)")
     parser.add_argument("--repeats", type=at_least(1), default=3, help="runs of each workload (%(default)s)")
-    parser.add_argument("--seed", type=int, help="of the random data (a new one each time)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, each as it comes")
+    parser.add_argument("--seed", type=int, help="seed of the random data (default: random)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, as they are measured")
     return parser.parse_args(list(arguments))
 
 
 def _interpret() -> None:
-    """Have Triton interpret, which it decides when it is imported; UserError where that has been decided otherwise."""
+    """Make Triton interpret, which it decides at import. Raises UserError if it has already decided otherwise."""
     if find_spec("triton") is None:
         raise UserError("--interpret: the package triton is not installed")
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":

@@ -1,4 +1,4 @@
-"""Whole iterations of a model: how long they take, how near the ceilings, and how long the GPU waits between them."""
+"""Whole iterations of a model: their duration, their share of the card's limits, and the GPU's idle time."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ _STEPS = 40
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """`share` of a ceiling; `gap` is the share of the time in which no kernel ran, None where none was seen."""
+    """One measurement: `share` of a limit; `gap` is the share of time with no kernel running, None if none was seen."""
 
     seconds: float
     share: float
@@ -27,9 +27,9 @@ class Iteration:
 def measure_decodes(
     model: PreTrainedModel, config: EngineConfig, ceilings: Ceilings, batch_size: int, context: int
 ) -> Iteration:
-    """`batch_size` requests that decode at `context` tokens and a few more; bytes are the weights and the cache, once.
+    """Measure `batch_size` requests decoding at slightly over `context` tokens; bytes count weights and cache once.
 
-    ValueError where the cache does not hold them all; where the device cannot, before an engine is set up.
+    Raises ValueError if the cache cannot hold them all, and before setting up an engine if the device cannot.
     """
     outputs = outputs_of_decodes(batch_size, context, config.token_budget_tokens)
     needed = batch_size * (context + outputs)
@@ -51,7 +51,7 @@ def measure_decodes(
 
 
 def _refuse_too_large(model: PreTrainedModel, tokens: int) -> None:
-    """ValueError where the device has no memory for keys and values of so many tokens."""
+    """Raise ValueError if the device lacks memory for keys and values of that many tokens."""
     if model.device.type != "cuda":
         return
     config = model.config
@@ -62,12 +62,12 @@ def _refuse_too_large(model: PreTrainedModel, tokens: int) -> None:
 
 
 def outputs_of_decodes(batch_size: int, context: int, token_budget: int) -> int:
-    """Tokens that the first request generates until the last one is in, and while decodes are measured."""
+    """Return the tokens that the first request generates until the last one has joined and decodes are measured."""
     return 2 * _STEPS + 8 + 2 * -(-batch_size * context // token_budget)
 
 
 def measure_prefill(model: PreTrainedModel, config: EngineConfig, ceilings: Ceilings, length: int) -> Iteration:
-    """One prompt in one chunk, a second time after a warm-up; the operations are those of weights and attention."""
+    """Measure one prompt in one chunk, after a warm-up; operations are those of weights and attention."""
     engine = OrcaEngine(config, model)
     seconds = 0.0
     for seed in range(2):
@@ -85,8 +85,8 @@ def measure_prefill(model: PreTrainedModel, config: EngineConfig, ceilings: Ceil
 
 
 def busy_share(spans: Iterable[tuple[float, float]]) -> float | None:
-    """The share of the time from the first beginning to the last end that lies in one of `spans` (begin, end); None:
-    there are none."""
+    """Return the share of the time from the first begin to the last end that `spans` (begin, end) cover; None if there
+    are none."""
     ordered = sorted(spans)
     if not ordered:
         return None
@@ -125,12 +125,12 @@ def _gap(engine: OrcaEngine) -> float | None:
 
 
 def _weight_bytes(model: PreTrainedModel) -> int:
-    """What one decode iteration reads of the weights: all but the rows of an embedding that is not also the head."""
+    """Return the bytes of weights that a decode iteration reads: all except an embedding that is not also the head."""
     tied = model.config.tie_word_embeddings
     return sum(part.nbytes for name, part in model.named_parameters() if tied or "embed" not in name)
 
 
 def _cache_bytes(engine: OrcaEngine) -> int:
-    """Of one token in all layers."""
+    """Return the cache bytes of one token in all layers."""
     runner = engine._runner
     return sum(runner.bytes_per_block(layer, 1) for layer in range(len(runner.shapes)))

@@ -1,4 +1,4 @@
-"""Attention of one layer by itself: decode against the memory's ceiling, prefill against that of matrix products."""
+"""Attention of a single layer: decode relative to the memory limit, prefill relative to the matrix product limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ PREFILLS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
 _SHARE = 0.8
-"""Of the free memory, for the cache of a measurement."""
+"""Share of the free memory for the cache of a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests with so many `cached` tokens each, of which the next `lengths` are computed."""
+    """Requests with the given numbers of `cached` tokens, each of which computes the next `lengths` tokens."""
 
     what: str
     cached: tuple[int, ...]
@@ -30,24 +30,24 @@ class Load:
 
     @property
     def decodes(self) -> bool:
-        """Whether each computes one token."""
+        """Whether each request computes one token."""
         return max(self.lengths) == 1
 
     @property
     def context_tokens(self) -> int:
-        """Tokens in the cache in the end."""
+        """Tokens in the cache at the end."""
         return sum(self.cached) + sum(self.lengths)
 
     @property
     def pairs(self) -> float:
-        """Pairs of a query and a key that it sees."""
+        """Pairs of a query and a key that it attends to."""
         spans = zip(self.cached, self.lengths, strict=True)
         return sum(length * cached + length * (length + 1) / 2 for cached, length in spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One measurement: of `share` 1 the card could do no more, by bandwidth (`bytes`) or operations (`flop`)."""
+    """One measurement: at `share` 1 the card is at its limit, of bandwidth (`bytes`) or operations (`flop`)."""
 
     what: str
     seconds: float
@@ -57,7 +57,7 @@ class Timed:
 
 
 def decodes(batches: Sequence[int] = BATCHES, contexts: Sequence[int] = CONTEXTS) -> list[Load]:
-    """A token of each request of a batch, all with the same context."""
+    """Return loads with one token of each request of a batch, all with the same context."""
     return [
         Load(f"decode, batch {batch}, context {context}", (context - 1,) * batch, (1,) * batch)
         for batch in batches
@@ -66,7 +66,7 @@ def decodes(batches: Sequence[int] = BATCHES, contexts: Sequence[int] = CONTEXTS
 
 
 def prefills(lengths: Sequence[int] = PREFILLS) -> list[Load]:
-    """A whole prompt in one chunk each."""
+    """Return loads with a whole prompt in one chunk each."""
     return [Load(f"prefill, {length}", (0,), (length,)) for length in lengths]
 
 
@@ -78,7 +78,7 @@ def measure(
     device: torch.device,
     load: Load,
 ) -> Timed:
-    """One load; ValueError where the device has no memory for its cache."""
+    """Measure one load. Raises ValueError if the device lacks memory for its cache."""
     moved = load.context_tokens * _bytes_per_token(shape, cache_dtype)
     if device.type == "cuda" and moved > (room := _SHARE * torch.cuda.mem_get_info(device)[0]):
         raise ValueError(f"the cache takes {moved / 2**30:.1f} GiB, and {room / 2**30:.1f} are free for it")
@@ -111,7 +111,7 @@ def _seconds(
 
 
 def _fill(part: torch.Tensor, generator: torch.Generator) -> None:
-    """Random numbers, head by head, so that little memory is needed beside."""
+    """Fill with random numbers, head by head, so that little additional memory is needed."""
     for head in part:
         if part.dtype is torch.int8:
             head.random_(-127, 128, generator=generator)

@@ -1,4 +1,4 @@
-"""One attention layer on fresh random data, over iterations that a test or a measurement asks for."""
+"""One attention layer on fresh random data, over iterations chosen by a test or a measurement."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ BLOCK_SIZE = 16
 
 
 class Sequences:
-    """Requests whose blocks, from `first_block` on, lie in random order, each with room for its longest context."""
+    """Requests whose blocks, from `first_block` on, are in random order, each with room for its longest context."""
 
     def __init__(
         self, longest: Sequence[int], window: int | None, device: torch.device, seed: int, *, first_block: int = 0
@@ -31,11 +31,11 @@ class Sequences:
         self._computed = [0] * len(counts)
 
     def skip(self, lengths: Sequence[int]) -> None:
-        """So many tokens of each are cached already."""
+        """Mark that many tokens of each as cached."""
         self._computed = [computed + length for computed, length in zip(self._computed, lengths, strict=True)]
 
     def batch(self, lengths: Sequence[int]) -> FlatBatch:
-        """The next so many tokens of each (0: it is not in the batch), as an iteration lays them out."""
+        """Return that many next tokens of each (0: not in the batch), laid out as in an iteration."""
         rows = [row for row, length in enumerate(lengths) if length]
         rows.sort(key=lambda row: (lengths[row] > 1, -self._computed[row] - lengths[row]))
         counts = np.asarray([lengths[row] for row in rows])
@@ -66,7 +66,7 @@ class Sequences:
 
 
 class Layer:
-    """A backend and the cache of one layer of it."""
+    """A backend and its cache of one layer."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Layer:
 def vectors(
     shape: LayerShape, tokens: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Query, key and value `[heads, tokens, size]`, laid out token by token as projections leave them."""
+    """Return query, key and value `[heads, tokens, size]`, laid out token by token like the output of projections."""
     sizes = (
         (shape.num_heads, shape.key_size),
         (shape.num_kv_heads, shape.key_size),

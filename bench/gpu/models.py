@@ -1,4 +1,4 @@
-"""Models of a given shape with random weights, made where they compute."""
+"""Models of a given shape with random weights, created on their device."""
 
 import torch
 from transformers import PreTrainedModel, Qwen3ForCausalLM
@@ -10,7 +10,7 @@ from orcastream.engine.model.quiet import quiet
 def random_model(
     shape: str, device: torch.device, dtype: torch.dtype = torch.bfloat16, seed: int = 0
 ) -> PreTrainedModel:
-    """As `make-model` would write it, without the way over a disk."""
+    """Return a model like that of `make-model`, without writing it to a disk."""
     config = model_config(SHAPES[shape])
     config.dtype = dtype
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What was found, as tables and as plain values, kept as it comes."""
+"""The results, as tables and as plain values, stored as they arrive."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ from rich.table import Table
 
 
 class Report:
-    """Sections of rows in the order in which they came; every row of a section has the same columns."""
+    """Sections of rows in order of arrival; every row of a section has the same columns."""
 
     def __init__(self, about: dict[str, Any], written: Path | None = None) -> None:
-        """After each row the file `written` holds all of them: whatever ends the run, it leaves what was found."""
+        """After each row, all rows are saved to the file `written`, so that results survive any end of the run."""
         self._about = about
         self._written = written
         self._sections: dict[str, list[dict[str, Any]]] = {}
@@ -21,13 +21,13 @@ class Report:
         self._progress = Console(width=120, highlight=False, stderr=True)
 
     def add(self, section: str, **row: Any) -> None:
-        """One more row; floats are shown with few digits and kept with all."""
+        """Add a row; floats are displayed with few digits and stored with all."""
         self._sections.setdefault(section, []).append(row)
         self._progress.print(f"{section}: {', '.join(map(_text, row.values()))}", markup=False, soft_wrap=True)
         self._write()
 
     def show(self) -> None:
-        """Print where and what was measured."""
+        """Print the conditions and the results."""
         gpu = self._about.get("gpu", {}).get("name", "no GPU, interpreted")
         found = ", ".join(f"{name} {version}" for name, version in self._about["versions"].items())
         self._console.print(f"{self._about['command']}\n{gpu}; {found}; seed {self._about['seed']}", soft_wrap=True)
@@ -38,7 +38,7 @@ class Report:
             self._console.print(table)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return everything as plain values."""
         return {**self._about, "results": self._sections}
 
     def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""The engine and transformers' continuous batching on the same model and the same requests, one after the other."""
+"""The engine and transformers' continuous batching, one after the other on the same model and requests."""
 
 import time
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from orcastream.engine.model.quiet import quiet
 
 
 def draw_requests(workload: str, vocab_size: int, seed: int, requests: int | None = None) -> list[SampleRequest]:
-    """The requests of one workload, all at once."""
+    """Return the requests of one workload, all at once."""
     count = requests or WORKLOADS[workload].requests
     return WORKLOADS[workload].build(Draw(vocab_size=vocab_size, seed=seed, requests=count, time_scale=0.0))
 
 
 def run_engine(model: PreTrainedModel, config: EngineConfig, requests: Sequence[SampleRequest]) -> float:
-    """Output tokens per second, after a run that does not count."""
+    """Return output tokens per second, after a warm-up run."""
     engine = OrcaEngine(config, model)
     warm = Drive(engine, requests[:2], Objectives())
     warm.run()
@@ -32,8 +32,8 @@ def run_engine(model: PreTrainedModel, config: EngineConfig, requests: Sequence[
 
 
 def run_transformers(model: PreTrainedModel, requests: Sequence[SampleRequest], config: dict[str, Any]) -> float:
-    """Output tokens per second of transformers' continuous batching with its own attention, after the warm-up that it
-    gives itself and a run that does not count. RuntimeError where it fails."""
+    """Return output tokens per second of transformers' continuous batching with its own attention, after its own
+    warm-up and one more run. Raises RuntimeError if it fails."""
     with quiet():
         model.set_attn_implementation("sdpa")
     generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)
@@ -47,7 +47,7 @@ def run_transformers(model: PreTrainedModel, requests: Sequence[SampleRequest], 
 
 
 def _generated(manager: Any, requests: Sequence[SampleRequest]) -> int:
-    """Output tokens of `requests`, once all have ended."""
+    """Return the output tokens of `requests` after all have ended."""
     for request in requests:
         manager.add_request(list(token_ids(request)), max_new_tokens=request.max_tokens)
     tokens, ended = 0, 0
@@ -55,7 +55,7 @@ def _generated(manager: Any, requests: Sequence[SampleRequest]) -> int:
         result = manager.get_result(timeout=1)
         if result is None:
             if not manager.is_running():
-                raise RuntimeError("transformers' continuous batching ended by itself")
+                raise RuntimeError("transformers' continuous batching ended unexpectedly")
             continue
         if result.error is not None:
             raise RuntimeError(f"transformers' continuous batching: {result.error}")

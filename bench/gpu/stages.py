@@ -1,4 +1,4 @@
-"""The parts of the measurement, each of which fills one section of the report."""
+"""The stages of the measurement, each of which fills one section of the report."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.model.runner import cache_dtype_name
 
 _LAYER = LayerShape(32, 8, 128, 128)
-"""One layer of the 8B shape."""
+"""A layer of the 8B shape."""
 
 _LARGEST_PREFILL = PREFILLS[-1]
 _REQUESTS = 64
@@ -52,7 +52,7 @@ class Bench:
         self._attempts = Attempts(report, device)
 
     def run(self, stages: Sequence[str]) -> bool:
-        """Those stages, each whatever became of the ones before; False where a kernel computes something else than the
+        """Run the stages, each regardless of the previous ones' results; return False if a kernel deviates from the
         reference, or a measurement failed that was not too large."""
         parts = {
             "check": self.check,
@@ -66,7 +66,7 @@ class Bench:
         return self._right and not self._attempts.failed
 
     def check(self) -> None:
-        """Kernels against the reference."""
+        """Check kernels against the reference."""
         for number, case in enumerate(cases(self._tiny)):
             measure = partial(check, self._backend, case, self._device, self._seed + number, self._tiny)
             found = self._attempts.attempt(case.name, measure)
@@ -75,7 +75,7 @@ class Bench:
                 self._report.add("kernels against the reference", case=case.name, error=found.error, right=found.right)
 
     def kernels(self) -> None:
-        """Decode and prefill of one layer."""
+        """Measure decode and prefill of one layer."""
         ceilings = self._measured()
         for cache_dtype in (torch.bfloat16, torch.float8_e4m3fn):
             cache = cache_dtype_name(cache_dtype)
@@ -94,7 +94,7 @@ class Bench:
                     )
 
     def iterations(self) -> None:
-        """Whole models: decode and prefill, and the gap between decode iterations."""
+        """Measure whole models: decode, prefill, and the gap between decode iterations."""
         ceilings = self._measured()
         for shape in self._shapes:
             self._attempts.attempt(shape, partial(self._iterations_of, shape, ceilings))
@@ -124,7 +124,7 @@ class Bench:
                 )
 
     def workloads(self) -> None:
-        """The engine beside transformers' continuous batching, in turn."""
+        """Measure the engine and transformers' continuous batching alternately."""
         for shape in self._shapes:
             self._attempts.attempt(shape, partial(self._workloads_of, shape))
 

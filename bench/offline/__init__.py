@@ -1,1 +1,1 @@
-"""The engine alone, without queue and HTTP, under a workload."""
+"""Measurement of the engine alone, without queue and HTTP, under a workload."""

@@ -1,9 +1,9 @@
-"""Measure the engine alone, without queue and HTTP: policies and settings against each other.
+"""Measure the engine alone, without queue and HTTP: compare policies and settings.
 
-The model is loaded once, and once more for variants that want other weights or modules in memory (`weight_dtype`,
-`model_passes`, `self_check`); every run has an engine of its own around it, with an empty cache. The variants take
-turns, repeat by repeat, so that whatever else the machine does strikes all of them alike. Ratios are those of medians
-to the first variant.
+The model is loaded once, and once more for variants that need other weights or modules in memory (`weight_dtype`,
+`model_passes`, `self_check`); every run has its own engine with an empty cache. The variants alternate, repeat by
+repeat, so that other activity of the machine affects all of them alike. Ratios are those of medians to the first
+variant.
 
   orcastream bench offline --model DIR --workload short_long_mix --policy static,fcfs --max-batch-size 2
   orcastream bench offline --model DIR --workload shared_prefix --compare prefix_cache=false --json figures.json
@@ -56,7 +56,7 @@ _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 64, 4
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, and write what was asked for; 130 where an interrupt ended it early."""
+    """Measure, print, and write the requested files; return 130 if an interrupt ended the run early."""
     options = _parse(arguments)
     check_outputs(options)
     compared = variants(engine_settings(options) | {"model": options.model}, names(options.policy), options.compare)
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class OfflineBench:
-    """The loaded model, or one for each way to load it, and the variants that take turns around it."""
+    """The loaded model, or one per way of loading it, and the variants that alternate on it."""
 
     def __init__(self, options: argparse.Namespace, compared: Sequence[EngineVariant]) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class OfflineBench:
         ]
 
     def run(self) -> bool:
-        """All repeats of all variants in turn; False where an interrupt ended it early."""
+        """Run all repeats of all variants alternately; return False if an interrupt ended the run early."""
         repeats: int = self._options.repeats
         with RunBars(repeats * len(self._runs)) as bars, suppress(KeyboardInterrupt):
             for _ in range(repeats):
@@ -113,7 +113,7 @@ class OfflineBench:
         return False
 
     def result(self, command: str) -> Result:
-        """What was measured so far."""
+        """Return the result so far."""
         options = self._options
         workload = {
             "name": options.workload,
@@ -132,7 +132,7 @@ class OfflineBench:
         )
 
     def _draw(self, rate: float | None) -> list[SampleRequest]:
-        """The requests, the same in every repeat and for every variant."""
+        """Return the requests, the same in every repeat and for every variant."""
         options = self._options
         draw = Draw(
             vocab_size=self._card["vocab_size"],
@@ -146,7 +146,7 @@ class OfflineBench:
         return draw_workload(options, draw)
 
     def _once(self, run: "_Run", requests: list[SampleRequest], tell: Callable[[int], None]) -> dict[str, Any]:
-        engine = OrcaEngine(replace(run.config, self_check=False), run.model)  # it was checked when it was loaded
+        engine = OrcaEngine(replace(run.config, self_check=False), run.model)  # it was checked at loading
         engine.settle()
         matcher = endless_matcher(engine.limits.vocab_size, engine.eos_token_ids) if run.follows_schema else None
         Drive(engine, _warm_up(requests, self._options.warmup), Objectives(), matcher).run()
@@ -157,12 +157,12 @@ class OfflineBench:
             **drive.log.figures(),
         }
         del engine, drive
-        gc.collect()  # the next engine's cache shall find this one's memory free
+        gc.collect()  # free this engine's memory for the next one's cache
         return figures
 
 
 class _Run(NamedTuple):
-    """What is measured once per repeat."""
+    """One measurement per repeat."""
 
     config: EngineConfig
     model: PreTrainedModel
@@ -174,26 +174,24 @@ class _Run(NamedTuple):
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("offline", __doc__)
     parser.add_argument("--model", required=True, help="directory or hub id; see `bench make-model`")
-    policies = f"scheduling policies to compare, of {', '.join(sorted(POLICIES))} (the engine's default)"
+    policies = f"scheduling policies to compare, of {', '.join(sorted(POLICIES))} (default: the engine's)"
     parser.add_argument("--policy", metavar="P[,P...]", help=policies)
     parser.add_argument(
         "--compare",
         action="append",
         default=[],
         metavar="SETTING=VALUE",
-        help="one more variant, with this engine setting, or several with commas; repeat for more",
+        help="an additional variant with this engine setting, or several separated by commas; repeatable",
     )
     parser.add_argument(
         "--with-schema",
         action="store_true",
-        help="measure each variant once more with answers that follow a JSON schema",
+        help="also measure each variant with answers that follow a JSON schema",
     )
     parser.add_argument("--sweep", metavar="R[,R...]", help="measure each variant at these rates [requests/s]")
-    parser.add_argument("--threads", type=at_least(1), help="torch's threads (its own choice)")
+    parser.add_argument("--threads", type=at_least(1), help="torch's threads (torch's default)")
     add_workload_flags(parser, "equal_size")
-    parser.add_argument(
-        "--time-scale", type=zero_or_more, default=1.0, help="multiplies the times of arrivals; 0: all at once"
-    )
+    parser.add_argument("--time-scale", type=zero_or_more, default=1.0, help="multiplies arrival times; 0: all at once")
     add_result_flags(parser, repeats=3)
     add_engine_flags(parser)
     options = parser.parse_args(list(arguments))
@@ -206,7 +204,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _load(compared: Sequence[EngineVariant]) -> tuple[dict[str, Any], dict[tuple[Any, ...], PreTrainedModel]]:
-    """What the first variant's model is, and the models by what they are loaded as, each checked where it is loaded."""
+    """Return the first variant's model card, and the models by their way of loading, each checked when loaded."""
     card: dict[str, Any] = {}
     models: dict[tuple[Any, ...], PreTrainedModel] = {}
     for variant in compared:
@@ -216,7 +214,7 @@ def _load(compared: Sequence[EngineVariant]) -> tuple[dict[str, Any], dict[tuple
         models[variant.loaded_as] = engine.model
         card = card or {**model_card(variant.config.model, engine.model), "operators": engine.operators.as_dict()}
         del engine
-        gc.collect()  # the next one's cache shall find this one's memory free
+        gc.collect()  # free this one's memory for the next one's cache
     return card, models
 
 
@@ -229,7 +227,7 @@ def _set_threads(threads: int | None) -> int:
 
 
 def _warm_up(requests: Sequence[SampleRequest], count: int) -> list[SampleRequest]:
-    """Short requests of the same kind whose prompts begin otherwise, so that no prefix cache profits by them."""
+    """Return short requests of the same kind with other beginnings, so that no prefix cache profits from them."""
     chosen = [request for request in requests if not request.continues][:count]
     return [
         replace(
@@ -249,5 +247,5 @@ def _name(variant: EngineVariant, rate: float | None, follows_schema: bool) -> s
 
 
 def _settings(config: EngineConfig) -> dict[str, Any]:
-    """All fields, as plain values."""
+    """Return all fields as plain values."""
     return {name: value for name, value in vars(config).items() if isinstance(value, str | int | float | None)}

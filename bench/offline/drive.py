@@ -1,4 +1,4 @@
-"""A workload on an engine: requests in as they arrive, iterations one after another, times of what comes out."""
+"""Runs a workload on an engine: submits requests as they arrive, iterates, and records the times of the output."""
 
 import heapq
 import time
@@ -16,8 +16,8 @@ from orcastream.text.matcher import Matcher
 class Drive:
     """One run. The outcomes are in the order of the workload; a request's arrival is when it was due.
 
-    `objectives` go with every request, for policies that look at them; each follows what `matcher` does, which must
-    never let an output end.
+    `objectives` accompany every request, for policies that use them; each output follows `matcher`, which must never
+    let an output end.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Drive:
         self.ended = 0
 
     def run(self, tell: Callable[[int], None] = lambda _: None) -> None:
-        """Until every request has ended; `tell` hears after each iteration how many have. InvalidRequest."""
+        """Run until every request has ended; `tell` gets their number after each iteration. Raises InvalidRequest."""
         self.begun_s = time.monotonic()
         for index, request in enumerate(self._requests):
             if request.follows is None:

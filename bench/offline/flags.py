@@ -1,4 +1,4 @@
-"""Flags of the engine's own settings, read from EngineConfig: a new setting is a flag at once."""
+"""Flags for the engine's settings, generated from EngineConfig: a new setting automatically gets a flag."""
 
 import argparse
 from dataclasses import MISSING, Field, fields
@@ -9,11 +9,11 @@ from orcastream.cli.errors import UserError
 from orcastream.engine import EngineConfig
 
 _OWN = ("model", "policy")
-"""Those that have a flag of another form."""
+"""Settings with a differently defined flag."""
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag for each setting; what is not given is not in the namespace."""
+    """Add one flag per setting; flags that are not given are absent from the namespace."""
     group = parser.add_argument_group("engine", "settings of EngineConfig; docs/engine.md explains them")
     kinds = get_type_hints(EngineConfig)
     for field in fields(EngineConfig):
@@ -22,7 +22,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given."""
+    """Return the given settings."""
     names = [field.name for field in fields(EngineConfig) if field.name not in _OWN]
     return {name: getattr(options, name) for name in names if hasattr(options, name)}
 

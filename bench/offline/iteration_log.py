@@ -1,4 +1,4 @@
-"""What the engine says of itself after each iteration of a run."""
+"""The engine's own statistics after each iteration of a run."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from orcastream.engine import OrcaEngine
 
 
 class IterationLog:
-    """Gauges summed up over iterations, totals since the log was begun."""
+    """Gauges summed over iterations, and totals since the log's creation."""
 
     def __init__(self, engine: OrcaEngine) -> None:
         self._engine = engine
@@ -19,7 +19,7 @@ class IterationLog:
         self._last = engine.last_iteration
 
     def note(self) -> None:
-        """After a step: a step that finished no iteration adds nothing."""
+        """Record a step; one that finished no iteration adds nothing."""
         last = self._engine.last_iteration
         if last is None or last is self._last:
             return
@@ -32,10 +32,10 @@ class IterationLog:
             self._waste.append(1 - stats.slots_used / stats.slots_held)
 
     def figures(self) -> dict[str, Any]:
-        """Prompt tokens computed and cached, KV use and waste, preemptions, swaps, and the scheduler's time.
+        """Return prompt tokens computed and cached, KV use and waste, preemptions, swaps, and the scheduler's time.
 
-        `kv_waste` is the share of the token slots held by running requests that hold no token; both it and `kv_use`,
-        the share of blocks in use, are means over the iterations.
+        `kv_waste` is the share of the running requests' token slots that are empty, `kv_use` the share of blocks in
+        use; both are means over the iterations.
         """
         before, after = self._before, self._engine.stats()
         return {

@@ -1,4 +1,4 @@
-"""What a loaded model is, in the few numbers that its speed follows from."""
+"""Description of a loaded model by the numbers that determine its speed."""
 
 from typing import Any
 
@@ -20,10 +20,10 @@ _SHAPE = (
 
 
 def model_card(name: str, model: PreTrainedModel) -> dict[str, Any]:
-    """Name, architecture, parameters, bytes, dtype, device and shape, as plain values."""
+    """Return name, architecture, parameters, bytes, dtype, device and shape as plain values."""
     text = model.config.get_text_config()
     shape = [field for field in _SHAPE if field not in (text.per_layer_attributes or ())]
-    # Of its configuration, for passes may have packed the weights that were loaded.
+    # From its configuration, because passes may have packed the loaded weights.
     with quiet(), torch.device("meta"):
         weights = list(AutoModelForCausalLM.from_config(model.config, dtype=model.dtype).parameters())
     return {

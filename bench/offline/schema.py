@@ -1,4 +1,4 @@
-"""Answers that follow a schema and never end by themselves: what masks cost, at outputs of exact lengths."""
+"""Answers that follow a schema but never end: they show the cost of masks at outputs of exact lengths."""
 
 import json
 import random
@@ -22,20 +22,20 @@ _PERSON = {
     "additionalProperties": False,
 }
 SCHEMA = {"type": "array", "items": _PERSON, "minItems": _MOST}
-"""More than any output holds."""
+"""More than any output contains."""
 
 _PIECES = ('{"', '"}', '":', '",', ' "', '": ', '": "', '", "', "[]", "]}", "},", ", ", "true", "false", "null", "\n")
 
 
 def endless_matcher(vocab_size: int, eos_token_ids: Collection[int]) -> Matcher:
-    """At the beginning of such an answer, over a vocabulary that is made up: weights are random, and so is the text."""
+    """Return a matcher at the beginning of such an answer, over a made-up vocabulary: weights and text are random."""
     tokens = _tokens(vocab_size)
     vocabulary = Vocabulary(tokens, eos_token_ids, special=eos_token_ids, encode=lambda text: list(text.encode()))
     return Matcher.of(Constraint(json_schema=json.dumps(SCHEMA)), vocabulary)
 
 
 def _tokens(count: int) -> list[bytes]:
-    """Single bytes, pieces of JSON, numbers up to 999, then words of two to nine letters, half of them with a space."""
+    """Return single bytes, pieces of JSON, numbers up to 999, then words of two to nine letters, half with a space."""
     draw = random.Random(0)
     texts = [bytes([byte]) for byte in range(256)]
     texts += [piece.encode() for piece in _PIECES] + [str(number).encode() for number in range(10, 1000)]

@@ -1,4 +1,4 @@
-"""The ways to configure an engine that one run compares."""
+"""The engine configurations that one run compares."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -10,26 +10,26 @@ from orcastream.cli.errors import UserError
 from orcastream.engine import EngineConfig
 
 OF_THE_MODEL = ("model", "dtype", "device")
-"""What is the same for all variants."""
+"""Settings that are the same for all variants."""
 _WHEN_LOADED = ("self_check", "model_passes", "weight_dtype")
-"""What decides which operators and weights a model in memory has: `OrcaEngine.load` alone heeds it."""
+"""Settings that determine a loaded model's operators and weights; only `OrcaEngine.load` uses them."""
 
 
 @dataclass(frozen=True)
 class EngineVariant:
-    """One configuration and the name under which its figures stand."""
+    """One configuration and the name of its figures."""
 
     name: str
     config: EngineConfig
 
     @property
     def loaded_as(self) -> tuple[Any, ...]:
-        """Variants that are equal in this share one model in memory."""
+        """The key by which variants share one model in memory."""
         return tuple(getattr(self.config, name) for name in _WHEN_LOADED)
 
 
 def read_setting(name: str, text: str) -> Any:
-    """The value of a field of EngineConfig as one writes it: `none`, `true`, `2GiB`. UserError."""
+    """Parse the text of an EngineConfig field, such as `none`, `true` or `2GiB`. Raises UserError."""
     kinds = get_type_hints(EngineConfig)
     if name not in kinds:
         raise UserError(
@@ -46,9 +46,9 @@ def read_setting(name: str, text: str) -> Any:
 
 
 def variants(base: Mapping[str, Any], policies: Sequence[str], comparisons: Sequence[str]) -> list[EngineVariant]:
-    """One variant per policy with the settings `base`, then one per comparison with the first policy.
+    """Return one variant per policy with the settings `base`, then one per comparison with the first policy.
 
-    A comparison is `name=value` or several with commas: settings that differ from the base. UserError.
+    A comparison is `name=value`, or several separated by commas: settings that differ from the base. Raises UserError.
     """
     found = [EngineVariant(policy, _config({**base, "policy": policy})) for policy in policies]
     if not found:
@@ -66,7 +66,7 @@ def _overrides(text: str) -> dict[str, Any]:
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise UserError(f"--compare: got {text!r}, allowed: SETTING=VALUE, or several with commas")
+            raise UserError(f"--compare: got {text!r}, allowed: SETTING=VALUE, or several separated by commas")
         if name in OF_THE_MODEL:
             raise UserError(f"--compare: got {name!r}, allowed: settings other than {', '.join(OF_THE_MODEL)}")
         settings[name] = read_setting(name, value)

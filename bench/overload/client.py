@@ -1,5 +1,5 @@
-"""Asks for streamed completions at next to no cost: of an answer no more is read than when its first piece came, and
-whether it is whole.
+"""A cheap client for streamed completions: it only notes when an answer's first piece arrives, and whether the answer
+is complete.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ _DONE = b"data: [DONE]"
 _ERROR = b'data: {"error"'
 _OK = 200
 _MARGIN_S = 30.0
-"""After its deadline a request is waited for no longer than this."""
+"""Maximum wait for a request after its deadline."""
 
 
 class LeanClient:
-    """Asks one gateway; any number of requests at once."""
+    """A client of one gateway, for any number of concurrent requests."""
 
     def __init__(self, http: HttpPool, model: str, deadline_s: float) -> None:
         self._http = http
@@ -27,7 +27,7 @@ class LeanClient:
         self._deadline_s = deadline_s
 
     async def ask(self, request: SampleRequest, due_s: float) -> Outcome:
-        """The outcome, whatever it is: errors are in it. `due_s`: when the request arrives, by `time.monotonic()`."""
+        """Return the outcome, which includes errors. `due_s`: the request's arrival by `time.monotonic()`."""
         outcome, sent_s = Outcome(request, due_s), time.monotonic()
         try:
             async with (

@@ -1,10 +1,10 @@
-"""Ask for several times as much as the service can do, for a while, and see who is served in time.
+"""Overload the service by several times its capacity for a while, and measure which requests are served in time.
 
-A site of its own, with default settings and one worker. First its capacity: as many clients as keep it busy. Then three
-stretches of requests that come when they come (Poisson): half the capacity, a multiple of it, and half again. Every
-request has a deadline. What is accepted should meet it, what is refused should be refused at once, and after the
-overload the service should be as before.
-Exit status: 0 where every goal is met, 1 where one is not.
+Runs its own site with default settings and one worker. First, enough clients to keep it busy measure its capacity. Then
+follow three phases of Poisson arrivals: half the capacity, a multiple of it, and half again. Every request has a
+deadline. Accepted requests should meet it, refusals should be immediate, and after the overload the service should
+perform as before.
+Exit status: 0 if every goal is met, else 1.
 """
 
 import argparse
@@ -30,38 +30,38 @@ from orcastream.bench.workloads import SampleRequest
 from orcastream.cli.errors import UserError
 
 _CLIENTS = 48
-"""Enough to fill a default batch (32) with some waiting."""
+"""Enough clients to fill a default batch (32) with some requests waiting."""
 _NORMAL_LOAD = 0.5
 _FIRST_TOKEN_ID = 20
-"""Below are the special tokens of the demo model."""
+"""The demo model's special tokens are below this id."""
 _LAST_TOKEN_ID = 1000
 
 
 class Asking:
-    """Requests of one shape, from a seed."""
+    """A source of requests of one shape, from a seed."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._rng = random.Random(options.seed)
         self._prompt_tokens, self._tokens = options.prompt, options.tokens
 
     def arriving(self, rate: float, duration_s: float) -> list[SampleRequest]:
-        """Those of a stretch of time, drawn before it begins."""
+        """Return the requests of a phase, drawn before it begins."""
         return [self.one(arrival_s) for arrival_s in list(poisson(rate, duration_s, self._rng))]
 
     def one(self, arrival_s: float = 0.0) -> SampleRequest:
-        """The next one."""
+        """Return the next request."""
         prompt = self._rng.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID), k=self._prompt_tokens)
         return SampleRequest(tuple(prompt), max_tokens=self._tokens, arrival_s=arrival_s)
 
 
 async def measure(options: argparse.Namespace) -> Report:
-    """One run on a site of its own."""
+    """Run once on its own site."""
     async with ready_site(DEMO_MODEL) as (site, _), HttpPool(site.url) as http:
         return await stretches(LeanClient(http, DEMO_MODEL, options.deadline), options)
 
 
 async def stretches(client: LeanClient, options: argparse.Namespace) -> Report:
-    """The capacity, and the three stretches. UserError where there is none."""
+    """Measure the capacity and run the three phases. Raises UserError if there is no capacity."""
     asking, console = Asking(options), Console(stderr=True)
     capacity = await _capacity(client, asking, options.capacity_seconds)
     if not capacity:
@@ -79,7 +79,7 @@ async def stretches(client: LeanClient, options: argparse.Namespace) -> Report:
 
 
 async def _stretch(client: LeanClient, requests: Sequence[SampleRequest]) -> list[Outcome]:
-    """Ask for each request at its arrival; the outcomes in that order."""
+    """Send each request at its arrival; return the outcomes in that order."""
     begun_s = time.monotonic()
     asked = []
     for request in requests:
@@ -90,7 +90,7 @@ async def _stretch(client: LeanClient, requests: Sequence[SampleRequest]) -> lis
 
 
 async def _capacity(client: LeanClient, asking: Asking, duration_s: float) -> float:
-    """Answers per second while more are wanted, of the second half of that time."""
+    """Return the answers per second of busy clients, in the second half of that time."""
     begun_s, outcomes = time.monotonic(), list[Outcome]()
     half_s, end_s = begun_s + duration_s / 2, begun_s + duration_s
 
@@ -104,10 +104,10 @@ async def _capacity(client: LeanClient, asking: Asking, duration_s: float) -> fl
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     options = parse(arguments)
     check_outputs(options)
-    report = asyncio.run(measure(options))  # it starts processes, which uvloop cannot by way of the supervisor
+    report = asyncio.run(measure(options))  # it starts processes, which uvloop cannot do through the supervisor
     print(report.summary())
     if options.json:
         options.json.write_text(json.dumps(report.figures(), indent=1) + "\n", encoding="utf-8")
@@ -117,15 +117,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The flags of the command line. UserError."""
+    """Parse the command line. Raises UserError."""
     parser = Parser("overload", __doc__)
-    parser.add_argument("--times", type=above_zero, default=5.0, help="times the capacity (%(default)s)")
-    parser.add_argument("--seconds", type=above_zero, default=60.0, help="how long (%(default)s)")
-    parser.add_argument("--deadline", type=above_zero, default=20.0, help="of every request, seconds (%(default)s)")
-    parser.add_argument("--prompt", type=at_least(1), default=32, help="tokens of a prompt (%(default)s)")
-    parser.add_argument("--tokens", type=at_least(1), default=200, help="tokens of an answer (%(default)s)")
-    parser.add_argument("--capacity-seconds", type=above_zero, default=16.0, help="to measure it (%(default)s)")
-    parser.add_argument("--normal-seconds", type=above_zero, default=10.0, help="of half the capacity (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of prompts and arrivals (%(default)s)")
+    parser.add_argument(
+        "--times", type=above_zero, default=5.0, help="overload as a multiple of the capacity (%(default)s)"
+    )
+    parser.add_argument("--seconds", type=above_zero, default=60.0, help="duration of the overload (%(default)s)")
+    parser.add_argument(
+        "--deadline", type=above_zero, default=20.0, help="deadline of every request, seconds (%(default)s)"
+    )
+    parser.add_argument("--prompt", type=at_least(1), default=32, help="tokens per prompt (%(default)s)")
+    parser.add_argument("--tokens", type=at_least(1), default=200, help="tokens per answer (%(default)s)")
+    parser.add_argument(
+        "--capacity-seconds", type=above_zero, default=16.0, help="duration of its measurement (%(default)s)"
+    )
+    parser.add_argument("--normal-seconds", type=above_zero, default=10.0, help="duration of half load (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of prompts and arrivals (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser.parse_args(list(arguments))

@@ -1,4 +1,4 @@
-"""What an overload came to: who was served in time, who was refused and how fast, and when all was as before."""
+"""Results of an overload: requests served in time, refusals and their latency, and the time to recovery."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from orcastream.bench.figures.outcome import Outcome
 from orcastream.bench.figures.spread import Spread
 
 MOST_REFUSAL_S = 0.050
-"""Goal for the 99th percentile of refusals."""
+"""Goal for the 99th percentile of the time to a refusal."""
 MOST_RECOVERY_S = 10.0
 _AS_BEFORE = 2.0
-"""Service is as before once first tokens come within so many times the slowest of the normal load."""
+"""Service has recovered once first tokens take at most this multiple of the slowest under normal load."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """`capacity` in requests per second; the outcomes of each stretch by arrival. `recovery_s`: the overload's end."""
+    """`capacity` in requests per second; outcomes of each phase by arrival. `recovery_s`: the end of the overload."""
 
     capacity: float
     normal: Sequence[Outcome]
@@ -28,17 +28,17 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """How long the overload took."""
+        """Duration of the overload."""
         return self.recovery_s - self.overload[0].arrived_s
 
     @property
     def accepted(self) -> list[Outcome]:
-        """What was not refused in the overload."""
+        """Requests that were not refused during the overload."""
         return [outcome for outcome in self.overload if outcome.refused_after_s is None]
 
     @property
     def in_time(self) -> int:
-        """Accepted requests whose whole answer came before their deadline."""
+        """Number of accepted requests whose whole answer arrived before their deadline."""
         return sum(outcome.e2e_s is not None and outcome.e2e_s <= self.deadline_s for outcome in self.accepted)
 
     @property
@@ -48,9 +48,9 @@ class Report:
 
     @property
     def recovered_after_s(self) -> float | None:
-        """Seconds after the overload from which on every request had its first token as under normal load.
+        """Seconds after the overload from which every request got its first token as under normal load.
 
-        None where the last one had not.
+        None if the last one did not.
         """
         slowest_s = max((outcome.ttft_s for outcome in self.normal if outcome.ttft_s is not None), default=0.0)
         late = [one for one in self.after if one.ttft_s is None or one.ttft_s > _AS_BEFORE * slowest_s]
@@ -60,7 +60,7 @@ class Report:
         return following[0] - self.recovery_s if following else None
 
     def figures(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the figures as plain values."""
         refusals, e2e = self.refusals, Spread.of(one.e2e_s for one in self.accepted if one.e2e_s is not None)
         return {
             "capacity_requests_per_s": self.capacity,
@@ -78,21 +78,23 @@ class Report:
         }
 
     def failed(self) -> list[str]:
-        """Goals that were missed, in sentences."""
+        """Return the missed goals as sentences."""
         complaints = []
         if not self.refusals:
-            complaints.append("nothing was refused: the load was no overload")
+            complaints.append("nothing was refused: the load was not an overload")
         elif self.refusals.p99 > MOST_REFUSAL_S:
             complaints.append(f"refusals took {self.refusals.p99 * 1000:.0f} ms at the 99th percentile")
         if self.in_time < len(self.accepted):
-            complaints.append(f"{len(self.accepted) - self.in_time} of {len(self.accepted)} accepted were not in time")
+            complaints.append(
+                f"{len(self.accepted) - self.in_time} of {len(self.accepted)} accepted were not answered in time"
+            )
         recovered_s = self.recovered_after_s
         if recovered_s is None or recovered_s > MOST_RECOVERY_S:
-            complaints.append(f"service was not as before within {MOST_RECOVERY_S:.0f} s")
+            complaints.append(f"service had not recovered within {MOST_RECOVERY_S:.0f} s")
         return complaints
 
     def summary(self) -> str:
-        """The figures in a few lines."""
+        """Return the figures in a few lines."""
         figures, refusals = self.figures(), self.refusals
         e2e = figures["accepted_e2e_ms"]
         lines = [
@@ -107,5 +109,5 @@ class Report:
         if refusals is not None:
             lines.append(f"refusals: p50 {refusals.p50 * 1000:.1f} ms, p99 {refusals.p99 * 1000:.1f} ms")
         recovered_s = self.recovered_after_s
-        lines.append("not as before" if recovered_s is None else f"as before {recovered_s:.1f} s after the overload")
+        lines.append("not recovered" if recovered_s is None else f"recovered {recovered_s:.1f} s after the overload")
         return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""What the path around the engine costs: publishing, sharing the interpreter, the gateway, prompts, host work."""
+"""The overhead around the engine: publishing, sharing the interpreter, the gateway, prompts, host work."""

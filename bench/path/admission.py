@@ -1,4 +1,4 @@
-"""How long a long prompt takes on its way in: in the gateway up to the entry, in the worker up to the engine."""
+"""The time to admit a long prompt: in the gateway up to the entry, in the worker up to the engine."""
 
 import json
 import random
@@ -24,7 +24,7 @@ _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "
 
 @dataclass(frozen=True)
 class Admitting:
-    """Median milliseconds for a prompt of `tokens` that came as `form`; `tokenizing_ms` is part of `gateway_ms`."""
+    """Median milliseconds for a prompt of `tokens` given as `form`; `tokenizing_ms` is part of `gateway_ms`."""
 
     form: str
     tokens: int
@@ -35,7 +35,7 @@ class Admitting:
 
 
 def admitting(tokens: int, repeats: int) -> list[Admitting]:
-    """Once as token ids and once as English words."""
+    """Measure a prompt as token ids and one as English words."""
     tokenizer = Tokenizer.load(str(demo.MODEL_DIR))
     rng = random.Random(0)
     ids = [rng.randrange(tokenizer.vocab_size) for _ in range(tokens)]

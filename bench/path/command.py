@@ -1,16 +1,16 @@
-"""Measure the path around the engine: what is spent per token and per request beside the model's arithmetic.
+"""Measure the overhead around the engine: the cost per token and per request besides the model's arithmetic.
 
-publish: CPU time of a worker's event loop per token event, around an engine that computes nothing.
-share:   how much longer an iteration takes while its tokens are published from the same process.
-through: output tokens per second through gateway and Redis over those of the engine alone, in turn.
-first:   what gateway and Redis add to the time to the first token, the demo model alone and served in turn.
-host:    what an iteration takes beside the forward pass.
-start:   from `orcastream worker` to ready, and its memory then.
-events:  CPU time of a gateway per SSE event, and how late events come.
-admit:   how long a long prompt takes on its way in.
+publish: CPU time of a worker's event loop per token event, with an engine that computes nothing.
+share:   increase of an iteration's time while its tokens are published from the same process.
+through: output tokens per second through gateway and Redis relative to the engine alone, alternately.
+first:   time to first token added by gateway and Redis, with the demo model alone and served alternately.
+host:    time of an iteration without the forward pass.
+start:   time from `orcastream worker` to ready, and its memory then.
+events:  CPU time of a gateway per SSE event, and the delay of events.
+admit:   time to admit a long prompt.
 
-Redis is a server of our own unless one is named. CPU time is the process's or the thread's own, but a machine that is
-busy with other things makes it longer: measure on a quiet one.
+Redis is our own server unless one is named. CPU time is that of the process or thread alone, but other load on the
+machine increases it: measure on a quiet machine.
 """
 
 import argparse
@@ -37,12 +37,12 @@ from orcastream.worker.main import SWITCH_INTERVAL_S
 
 PARTS = ("publish", "share", "through", "first", "host", "start", "events", "admit")
 Row = tuple[str, str, str, str]
-"""What was measured, under which load, the figure, its goal."""
+"""Measurement, load, figure, goal."""
 Part = Callable[[argparse.Namespace, str, Link], Awaitable[tuple[list[Row], Any]]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     options = _parse(arguments)
     check_outputs(options)
     rows, figures = asyncio.run(_measure(options))
@@ -60,20 +60,28 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("path", __doc__)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="(all of them)")
-    parser.add_argument("--redis-url", help="an empty database (an embedded server with an append-only file)")
-    parser.add_argument("--seconds", type=above_zero, default=4.0, help="of publishing per figure (%(default)g)")
-    parser.add_argument("--interval-ms", type=above_zero, default=10.0, help="an iteration of `publish` (%(default)g)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measurements to run (all)")
+    parser.add_argument("--redis-url", help="an empty database (default: an embedded server with an append-only file)")
+    parser.add_argument(
+        "--seconds", type=above_zero, default=4.0, help="seconds of publishing per figure (%(default)g)"
+    )
+    parser.add_argument(
+        "--interval-ms", type=above_zero, default=10.0, help="length of an iteration of `publish` (%(default)g)"
+    )
     parser.add_argument("--running", type=at_least(1), default=64, help="requests that publish (%(default)s)")
-    parser.add_argument("--rounds", type=at_least(1), default=5, help="of `share`, `through`, `first` (%(default)s)")
-    parser.add_argument("--model", default="", help="of `share`, `through` and `start` (the demo model)")
-    parser.add_argument("--threads", type=at_least(1), help="of torch in `through` (one per core)")
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=5, help="rounds of `share`, `through`, `first` (%(default)s)"
+    )
+    parser.add_argument("--model", default="", help="model of `share`, `through` and `start` (the demo model)")
+    parser.add_argument("--threads", type=at_least(1), help="torch's threads in `through` (one per core)")
     parser.add_argument("--batch", type=at_least(1), default=16, help="requests at once in `through` (%(default)s)")
     parser.add_argument("--rate", type=above_zero, default=5.0, help="requests/s of `first` (%(default)g)")
     parser.add_argument("--host-running", type=at_least(1), default=256, help="requests of `host` (%(default)s)")
-    parser.add_argument("--streams", type=at_least(2), default=100, help="clients of `events` (%(default)s)")
-    parser.add_argument("--events-per-s", type=above_zero, default=2000.0, help="of all clients (%(default)g)")
-    parser.add_argument("--prompt-tokens", type=at_least(1), default=100_000, help="of `admit` (%(default)s)")
+    parser.add_argument("--streams", type=at_least(2), default=100, help="number of clients of `events` (%(default)s)")
+    parser.add_argument("--events-per-s", type=above_zero, default=2000.0, help="events of all clients (%(default)g)")
+    parser.add_argument(
+        "--prompt-tokens", type=at_least(1), default=100_000, help="prompt length of `admit` (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     return parser.parse_args(list(arguments))
 
@@ -94,7 +102,7 @@ async def _measure(options: argparse.Namespace) -> tuple[list[Row], dict[str, An
 
 
 def _as_in_a_worker(part: Part, options: argparse.Namespace, url: str) -> tuple[list[Row], Any]:
-    """Run `part` on a loop of a worker's kind, in a thread of its own: processes are spawned by the other kind."""
+    """Run `part` on an event loop like a worker's, in its own thread: only the other kind spawns processes."""
 
     async def measure() -> tuple[list[Row], Any]:
         link = await Link.open(url)

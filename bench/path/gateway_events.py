@@ -1,4 +1,4 @@
-"""What a gateway computes per SSE event, and how late events come: a gateway process, writer and clients here."""
+"""A gateway's CPU time per SSE event and the delay of events: the gateway is a process, writer and clients are here."""
 
 import asyncio
 import gc
@@ -27,10 +27,10 @@ _SETTLE_S = 1.0
 
 @dataclass(frozen=True)
 class GatewayEvents:
-    """`streams` clients got `events` SSE events at `events_per_s`; `cpu_us` is the gateway's CPU time per event.
+    """`streams` clients received `events` SSE events at `events_per_s`; `cpu_us` is the gateway's CPU time per event.
 
-    `delay_ms` is from before an event was written to Redis until a client of the gateway had its bytes: median and
-    99th percentile.
+    `delay_ms` is the time from before an event's write to Redis until a client received its bytes: median and 99th
+    percentile.
     """
 
     streams: int
@@ -39,17 +39,17 @@ class GatewayEvents:
     cpu_us: float
     delay_ms: tuple[float, float]
     load_busy: float
-    """Share of a core that writer and clients, one process, took meanwhile: near 1, the delays are theirs."""
+    """Share of a core used by writer and clients, one process: near 1, they cause the delays."""
 
     @property
     def per_cpu_s(self) -> float:
-        """Events for a second of the gateway's CPU time."""
+        """Events per second of the gateway's CPU time."""
         return 1e6 / self.cpu_us
 
 
 @asynccontextmanager
 async def gateway(redis_url: str) -> AsyncIterator[tuple[str, int]]:
-    """URL and pid of a gateway of the demo model that asks for no worker."""
+    """Yield URL and pid of a gateway for the demo model that requires no worker."""
     port = claimable_port(_HOST, 0, "port")
     values = {"redis_url": redis_url, "port": port, "require_worker": False, "log_level": "warning"}
     variables = {f"ORCASTREAM_{name.upper()}": str(value) for name, value in values.items()}
@@ -67,7 +67,7 @@ async def gateway(redis_url: str) -> AsyncIterator[tuple[str, int]]:
 async def gateway_events(
     redis_url: str, link: Link, *, streams: int, events_per_s: float, seconds: float
 ) -> GatewayEvents:
-    """Write one event to each log at a steady pace; every client must get every one."""
+    """Write one event to each log at a steady pace; every client must receive every event."""
     replies = await Replies.begin(link, _KEYS, streams, tokens=_letters())
     async with gateway(redis_url) as (url, pid):
         clients = [_Client(url, request_id) for request_id in replies.ids]
@@ -77,7 +77,7 @@ async def gateway_events(
         await replies.advance(1)
         await asyncio.sleep(_SETTLE_S)
         gc.collect()
-        gc.freeze()  # a collection of all that is loaded here would be taken for the gateway's delay
+        gc.freeze()  # a garbage collection here would count as the gateway's delay
         used_s, own_s, begun_s = cpu_s(pid), time.process_time(), time.monotonic()
         for number in range(max(1, int(seconds / interval_s))):
             await asyncio.sleep(begun_s + number * interval_s - time.monotonic())
@@ -104,7 +104,7 @@ async def gateway_events(
 
 
 class _Client(asyncio.Protocol):
-    """Follows one reply with next to no work: it counts events with text as their bytes come, and when."""
+    """A cheap follower of one reply: it only counts events with text and notes their arrival."""
 
     def __init__(self, url: str, request_id: str) -> None:
         self._url = urlsplit(url)
@@ -115,7 +115,7 @@ class _Client(asyncio.Protocol):
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> None:
-        """Ask, and wait until the answer begins."""
+        """Send the request and wait until the answer begins."""
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(lambda: self, self._url.hostname or "", self._url.port or 80)
         request = f"GET {self._path} HTTP/1.1\r\nHost: {self._url.netloc}\r\n\r\n"
@@ -123,7 +123,7 @@ class _Client(asyncio.Protocol):
         await self._begun
 
     def data_received(self, data: bytes) -> None:
-        """Each event with text has an id, and begins in a chunk of its own."""
+        """Count events: each one with text has an id and begins in its own chunk."""
         count = data.count(b'"event_id":')
         self.num_events += count
         self.at_s += [time.monotonic()] * count
@@ -133,7 +133,7 @@ class _Client(asyncio.Protocol):
             self.ended.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Before the end that is a failure."""
+        """Fail if the connection is lost before the end."""
         if not self.ended.done():
             self.ended.set_exception(
                 RuntimeError(f"{self._path}: the gateway broke off after {self.num_events} events")
@@ -141,7 +141,7 @@ class _Client(asyncio.Protocol):
 
 
 def _letters() -> Sequence[int]:
-    """Tokens of the demo model whose text is whole by itself."""
+    """Return tokens of the demo model whose text is complete on its own."""
     from orcastream import demo
     from orcastream.text.tokenizer import Tokenizer
 
@@ -153,5 +153,5 @@ async def _until(reached: Callable[[], bool]) -> None:
     give_up_s = time.monotonic() + 30
     while not reached():
         if time.monotonic() > give_up_s:
-            raise RuntimeError("the gateway did not bring every event within 30 s")
+            raise RuntimeError("the gateway did not deliver every event within 30 s")
         await asyncio.sleep(0.02)

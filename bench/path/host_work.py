@@ -1,4 +1,4 @@
-"""What an iteration costs the host beside the forward pass: the demo model's engine, its logits made beforehand."""
+"""The host's work in an iteration besides the forward pass: the demo model's engine with precomputed logits."""
 
 import statistics
 import time
@@ -21,10 +21,10 @@ _PARTS = ("select_s", "build_s", "sample_s")
 
 @dataclass(frozen=True)
 class HostWork:
-    """Medians per iteration of `running` decoding requests, milliseconds of the thread's own time.
+    """Medians per iteration of `running` decoding requests, in milliseconds of the thread's own time.
 
-    `select_ms`, `build_ms` and `sample_ms` are parts of `total_ms`, by the clock; the rest of it is `advance`: to
-    account for the tokens and to make their events.
+    `select_ms`, `build_ms` and `sample_ms` are parts of `total_ms`, by wall clock; the rest is `advance`, which
+    accounts for the tokens and creates their events.
     """
 
     running: int
@@ -35,7 +35,7 @@ class HostWork:
 
 
 def host_work(running: int, iterations: int) -> HostWork:
-    """Decode `iterations` times; the handed-over events are kept, as an outbox keeps them."""
+    """Decode `iterations` times; the events are kept, as in an outbox."""
     torch.set_num_threads(1)
     engine = OrcaEngine.load(
         EngineConfig(
@@ -75,7 +75,7 @@ def _median_ms(records: Sequence[IterationRecord], name: str) -> float:
 
 
 def _without_forward(engine: OrcaEngine) -> None:
-    """From now on the model says the same each time, at once."""
+    """Replace the model by one that immediately returns the same logits each time."""
     vocabulary = engine.limits.vocab_size
     logits = torch.randn(engine.config.num_places, vocabulary, generator=torch.Generator().manual_seed(0))
 
@@ -86,5 +86,5 @@ def _without_forward(engine: OrcaEngine) -> None:
 
 
 def _bytes_per_token() -> int:
-    """More than the demo model's cache takes for a token."""
+    """Return more bytes than the demo model's cache needs per token."""
     return 16 * 1024

@@ -1,4 +1,4 @@
-"""An engine that computes nothing: every running request gets one token per iteration, at a steady pace."""
+"""An engine that computes nothing: each running request gets one token per iteration, at a steady pace."""
 
 import time
 from collections.abc import Callable, Collection
@@ -21,7 +21,7 @@ class _Config:
 
 
 class PacedEngine:
-    """What a worker needs of an engine. An iteration takes `interval_s` by the clock and next to no CPU time."""
+    """The part of an engine that a worker uses. An iteration takes `interval_s` and almost no CPU time."""
 
     def __init__(self, num_places: int, interval_s: float) -> None:
         self.config = _Config(num_places)
@@ -36,36 +36,36 @@ class PacedEngine:
         self._before_forward: Callable[[], object] = list
 
     def as_engine(self) -> OrcaEngine:
-        """For those who ask for an engine by its type."""
+        """Return itself with the type of an engine."""
         return cast(OrcaEngine, self)
 
     prompt_events = ()
-    """It tells nothing of prompts."""
+    """Prompts are not reported."""
 
     @property
     def operators(self) -> Operators:
-        """None that compute."""
+        """Operators that do not compute."""
         return Operators("cpu", "float32", "none", "none: it computes nothing")
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would bring anything."""
+        """Whether a step would produce anything."""
         return bool(self._running)
 
     @property
     def num_waiting(self) -> int:
-        """Nobody waits here."""
+        """No request waits here."""
         return 0
 
     def call_before_forward(self, callback: Callable[[], object]) -> None:
-        """It does when it begins to sleep."""
+        """Register a callback, which is called when the sleep begins."""
         self._before_forward = callback
 
     def isolate(self, request_ids: Collection[str]) -> None:
-        """Whoever computes nothing computes nobody alone."""
+        """Do nothing: there is no computation to isolate."""
 
     def submit(self, request: Request) -> None:
-        """Take a request in."""
+        """Accept a request."""
         self._running[request.id] = [0, request.max_tokens or 1]
 
     def cancel(self, request_id: str) -> bool:
@@ -73,7 +73,7 @@ class PacedEngine:
         return self._running.pop(request_id, None) is not None
 
     def step(self) -> list[TokenEvent]:
-        """Sleep until the next iteration is due; a token of each request."""
+        """Sleep until the next iteration is due; return one token per request."""
         now_s = time.monotonic()
         self._before_forward()
         self._next_s = max(self._next_s + self._interval_s, now_s)
@@ -91,5 +91,5 @@ class PacedEngine:
         return events
 
     def stats(self) -> EngineStats:
-        """Nothing but the number of requests."""
+        """Return only the number of requests."""
         return EngineStats(0, 1, 0, 0, 0, len(self._running), 0, 0, 0, self.iterations, 0, 0, 0, self.num_events, 0)

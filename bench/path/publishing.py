@@ -1,4 +1,4 @@
-"""What a worker's event loop computes per token: a whole worker around an engine that computes nothing."""
+"""The CPU time of a worker's event loop per token: a whole worker with an engine that computes nothing."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ class Publishing:
 
 
 async def publishing(url: str, link: Link, *, running: int, interval_s: float, seconds: float) -> Publishing:
-    """Publish for `seconds` at a steady pace, after everybody has begun."""
+    """Publish for `seconds` at a steady pace, after all requests have begun."""
     engine = PacedEngine(running, interval_s)
     async with working(url, engine.as_engine(), running):
         await post(link, running, max_tokens=int((seconds + 60) / interval_s))
@@ -57,7 +57,7 @@ async def publishing(url: str, link: Link, *, running: int, interval_s: float, s
 
 
 async def idle_commands_per_s(url: str, link: Link, seconds: float) -> float:
-    """Commands that Redis gets of a worker without requests."""
+    """Return the commands per second from a worker without requests."""
     async with working(url, PacedEngine(8, 1.0).as_engine(), 8):
         await asyncio.sleep(_SETTLE_S + 1)
         before = int((await info(link, "stats"))["total_commands_processed"])
@@ -69,7 +69,7 @@ async def idle_commands_per_s(url: str, link: Link, seconds: float) -> float:
 
 @asynccontextmanager
 async def working(url: str, engine: OrcaEngine, running: int) -> AsyncIterator[Worker]:
-    """A worker around `engine` on this loop, which claims `running` requests at once."""
+    """Run a worker with `engine` on this loop, which claims `running` requests at once."""
     settings = WorkerSettings(
         model="bench-model", max_claims=running, max_batch_size=running, max_num_batched_tokens=4096, drain_grace_s=0
     )
@@ -83,7 +83,7 @@ async def working(url: str, engine: OrcaEngine, running: int) -> AsyncIterator[W
 
 
 async def post(link: Link, count: int, *, max_tokens: int, prompt: tuple[int, ...] = tuple(range(20, 52))) -> None:
-    """Put `count` requests into the queue that `working` serves."""
+    """Enqueue `count` requests in the queue that `working` serves."""
     queue = RequestQueue(link, _KEYS)
     await queue.ensure_groups()
     payload = parse_payload({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0.0})
@@ -94,7 +94,7 @@ async def post(link: Link, count: int, *, max_tokens: int, prompt: tuple[int, ..
 
 
 async def all_ended(link: Link) -> None:
-    """Wait until the queue that `working` serves is empty. It asks seldom: on the loop of what is measured."""
+    """Wait until the queue that `working` serves is empty. It polls seldom, because it shares the measured loop."""
     queue = RequestQueue(link, _KEYS)
     while True:
         if not await queue.depth():

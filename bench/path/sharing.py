@@ -1,4 +1,4 @@
-"""What an iteration loses to the event loop beside it: one engine, alone in turn and inside a worker that publishes."""
+"""Slowdown of iterations by the event loop: one engine, alternately alone and inside a worker that publishes."""
 
 import asyncio
 import statistics
@@ -18,12 +18,12 @@ _PROMPT = tuple(range(20, 52))
 _MOST_TOKENS = 100
 _FEWEST_TOKENS = 8
 _SIDE_MS = 6000.0
-"""About how long all decode on either side of a round, with a model that computes few iterations meanwhile."""
+"""Approximate decode time on either side of a round, for a model with few iterations in that time."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Median milliseconds from one iteration's begin to the next one's, `running` requests decoding in both."""
+    """Median milliseconds between the starts of consecutive iterations in which `running` requests decode."""
 
     model: str
     running: int
@@ -32,12 +32,12 @@ class Sharing:
 
     @property
     def longer(self) -> float:
-        """By what share of itself an iteration takes longer while its tokens are published."""
+        """Relative increase of an iteration's time while its tokens are published."""
         return self.published_ms / self.alone_ms - 1
 
 
 async def sharing(url: str, link: Link, *, model: str, running: int, rounds: int) -> Sharing:
-    """Both take turns, so that whatever else the machine does meets both. A large model gives shorter answers."""
+    """Alternate both, so that other activity of the machine affects both. A large model gives shorter answers."""
     torch.set_num_threads(1)
     config = EngineConfig(
         model=model or str(demo.MODEL_DIR), device="cpu", self_check=False, prefix_cache=False,
@@ -46,8 +46,8 @@ async def sharing(url: str, link: Link, *, model: str, running: int, rounds: int
     engine = _Recording(OrcaEngine.load(config))
     alone_ms: list[float] = []
     published_ms: list[float] = []
-    fewest = _FEWEST_TOKENS + running // 16  # so that all decode for a while, whose prompts are computed in turn
-    tokens = fewest  # of the first round, which warms everything up
+    fewest = _FEWEST_TOKENS + running // 16  # prompts are computed in turn, so all must decode for a while
+    tokens = fewest  # in the first round, which warms everything up
     for number in range(rounds + 1):
         engine.begin(running)
         await asyncio.to_thread(_run_alone, engine, running, tokens)
@@ -74,7 +74,7 @@ def _run_alone(engine: "_Recording", running: int, tokens: int) -> None:
 
 
 class _Recording:
-    """An engine that notes when iterations begin in which everybody decodes."""
+    """An engine that records the starts of iterations in which all requests decode."""
 
     def __init__(self, engine: OrcaEngine) -> None:
         self._engine = engine
@@ -82,11 +82,11 @@ class _Recording:
         self._begun_s: list[float] = []
 
     def begin(self, running: int) -> None:
-        """Forget what was noted; from now on `running` requests make a full batch."""
+        """Clear the record; from now on `running` requests are a full batch."""
         self._running, self._begun_s = running, []
 
     def intervals_ms(self) -> list[float]:
-        """Between the begins of neighbouring full iterations."""
+        """Return the times between the starts of neighboring full iterations."""
         return [(after - before) * 1000 for before, after in zip(self._begun_s, self._begun_s[1:], strict=False)]
 
     def step(self) -> list[TokenEvent]:

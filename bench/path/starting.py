@@ -1,4 +1,4 @@
-"""From the command `orcastream worker` to a worker that serves, and the memory it has then."""
+"""The startup of `orcastream worker` until it serves, and its memory then."""
 
 import asyncio
 import re
@@ -22,10 +22,10 @@ _KV_CACHE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Starting:
-    """`ready_s` after it was spawned the worker was ready.
+    """The worker was ready `ready_s` after its spawn.
 
-    Memory in MiB, while nothing has been written to the KV pool: resident when it was ready, and at most before that;
-    `weights_mib` is the size of the checkpoint's files.
+    Memory in MiB, before any write to the KV pool: resident when ready, and the peak before; `weights_mib` is the size
+    of the checkpoint's files.
     """
 
     model: str
@@ -36,12 +36,12 @@ class Starting:
 
     @property
     def beside_weights_mib(self) -> float:
-        """What is resident beside weights and KV pool."""
+        """Resident memory without weights and KV pool."""
         return self.rss_mib - self.weights_mib
 
 
 async def starting(redis_url: str, model: str) -> Starting:
-    """Start one, and stop it as soon as it is ready."""
+    """Start a worker, and stop it as soon as it is ready."""
     port = claimable_port(_HOST, 0, "port")
     values = {
         "redis_url": redis_url,
@@ -83,7 +83,7 @@ async def _ready(url: str, until_s: float, lines: list[str]) -> None:
             except httpx.HTTPError:
                 pass
             await asyncio.sleep(_POLL_S)
-    raise RuntimeError(f"the worker did not get ready: {lines[-3:]}")
+    raise RuntimeError(f"the worker did not become ready: {lines[-3:]}")
 
 
 def _mib(status: str, name: str) -> float:

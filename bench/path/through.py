@@ -1,4 +1,4 @@
-"""A workload through gateway and Redis, and on the engine alone in turn: what the path takes of the engine's speed."""
+"""A workload alternately through gateway and Redis and on the engine alone: how much speed the path costs."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ _WARM_UP_TOKENS = 4
 
 @dataclass(frozen=True)
 class Round:
-    """What came of the workload once: output tokens/s, and each request's TTFT in milliseconds, in order of arrival."""
+    """Result of one run: output tokens/s, and each request's TTFT in milliseconds, in order of arrival."""
 
     output_tokens_per_s: float
     ttft_ms: list[float]
@@ -32,7 +32,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Through:
-    """Each round on the engine alone, and through HTTP as a client saw it."""
+    """Rounds on the engine alone, and through HTTP as seen by a client."""
 
     model: str
     workload: str
@@ -42,22 +42,22 @@ class Through:
 
     @property
     def throughput(self) -> float:
-        """Served over alone: medians of output tokens/s."""
+        """Ratio of served to alone: medians of output tokens/s."""
         return _throughput(self.served) / _throughput(self.alone)
 
     @property
     def ratios(self) -> list[float]:
-        """Served over alone, round by round."""
+        """Ratios of served to alone, round by round."""
         pairs = zip(self.served, self.alone, strict=True)
         return [served.output_tokens_per_s / alone.output_tokens_per_s for served, alone in pairs]
 
     def added_ttft_ms(self, quantile: float) -> float:
-        """By how much that quantile (0 to 1) of TTFT, over the requests of all rounds, is higher when served."""
+        """Return the increase of that quantile (0 to 1) of TTFT when served, over the requests of all rounds."""
         return percentile(sorted(_ttft_ms(self.served)), quantile) - percentile(sorted(_ttft_ms(self.alone)), quantile)
 
     @property
     def added_to_each_ms(self) -> float:
-        """The median of what is added to a request's TTFT: the same one in the same round, served and alone."""
+        """Median increase of a request's TTFT: the same request in the same round, served and alone."""
         pairs = zip(_ttft_ms(self.served), _ttft_ms(self.alone), strict=True)
         return statistics.median(served - alone for served, alone in pairs)
 
@@ -65,8 +65,8 @@ class Through:
 async def through(*, model: str, workload: str, rate: float | None, threads: int, rounds: int, batch: int) -> Through:
     """Measure `rounds` of both, with one engine and one site whose worker has the same settings.
 
-    The engine rests while the site is asked, and the worker while the engine runs. Each round has other token ids, so
-    that no prefix cache has seen them, and the sides begin in turn.
+    The engine is idle while the site is measured, and the worker while the engine runs. Each round has new token ids,
+    which no prefix cache has seen, and the sides alternate in going first.
     """
     config = EngineConfig(model=model, device="cpu", self_check=False, max_batch_size=batch)
     engine = await asyncio.to_thread(OrcaEngine.load, config)
@@ -85,7 +85,7 @@ async def through(*, model: str, workload: str, rate: float | None, threads: int
         await site.rest()
         for number in range(rounds + 1):
             asked = list(with_other_ids(requests, vocab_size, fresh))
-            if number == 0:  # warms everything up
+            if number == 0:  # the warm-up
                 asked = [replace(one, max_tokens=_WARM_UP_TOKENS, arrival_s=0.0) for one in asked]
             sides: list[tuple[list[Round], Callable[[], Awaitable[Round]]]] = [
                 (found.alone, partial(_alone, engine, asked, threads)),
@@ -103,7 +103,7 @@ async def _alone(engine: OrcaEngine, requests: Sequence[SampleRequest], threads:
 
 
 def _driven(engine: OrcaEngine, requests: Sequence[SampleRequest], threads: int) -> Round:
-    torch.set_num_threads(threads)  # each thread has a number of its own
+    torch.set_num_threads(threads)  # the setting is per thread
     drive = Drive(engine, requests, Objectives())
     drive.run()
     return _round(drive.outcomes, drive.until_s - drive.begun_s)

@@ -1,1 +1,1 @@
-"""The engine beside its peers: the same model and requests, each system in a process and an environment of its own."""
+"""Comparison of the engine with other systems: same model and requests, each in its own process and environment."""

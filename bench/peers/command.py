@@ -1,9 +1,9 @@
-"""Measure the engine beside its peers: the same model, the same requests, each system in a process of its own.
+"""Compare the engine with other systems: same model, same requests, each system in its own process.
 
-Every peer has a virtual environment of its own, with the versions that bench/peers/systems.py pins; `--set-up`
-makes it.
-All systems stay loaded and take turns, repeat by repeat; those that wait are stopped. One that is not installed, or
-cannot load the model, is named as absent.
+Every other system has its own virtual environment with the versions pinned in bench/peers/systems.py; `--set-up`
+creates it.
+All systems stay loaded and alternate, repeat by repeat; waiting ones are stopped. A system that is not installed, or
+cannot load the model, is reported as absent.
 
   orcastream bench peers --set-up openvino,vllm
   orcastream bench peers --model DIR --dtype bfloat16 --workload equal_size,short_long_mix --json figures.json
@@ -30,11 +30,11 @@ from orcastream.cli.errors import UserError
 
 _DTYPES = ("bfloat16", "int8", "float32")
 _LENGTHS = 256
-"""Of what the longest request is rounded up to a multiple."""
+"""The longest request is rounded up to a multiple of this."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Set up what was asked for, then measure, print, and write; 130 where an interrupt ended it early."""
+    """Set up the requested systems, then measure, print and write; return 130 if an interrupt ended the run early."""
     options = _parse(arguments)
     place = Place(options.environments.expanduser().absolute(), options.device, options.threads, options.timeout)
     for name in dict.fromkeys(_chosen("--set-up", options.set_up, [*SYSTEMS])):
@@ -55,17 +55,17 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("peers", __doc__)
     parser.add_argument("--model", type=Path, metavar="DIR", help="directory of a checkpoint; see `bench make-model`")
-    parser.add_argument("--systems", metavar="S[,S...]", help=f"of {', '.join(SYSTEMS)} (all)")
+    parser.add_argument("--systems", metavar="S[,S...]", help=f"from {', '.join(SYSTEMS)} (all)")
     parser.add_argument(
-        "--dtype", default="bfloat16,int8", metavar="D[,D...]", help="of bfloat16, int8, float32 (%(default)s)"
+        "--dtype", default="bfloat16,int8", metavar="D[,D...]", help="from bfloat16, int8, float32 (%(default)s)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(%(default)s)")
     parser.add_argument(
-        "--threads", type=at_least(1), default=len(os.sched_getaffinity(0)), help="of each (%(default)s)"
+        "--threads", type=at_least(1), default=len(os.sched_getaffinity(0)), help="threads of each (%(default)s)"
     )
-    parser.add_argument("--max-batch-size", type=at_least(1), default=16, help="most requests at once (%(default)s)")
+    parser.add_argument("--max-batch-size", type=at_least(1), default=16, help="maximum requests at once (%(default)s)")
     parser.add_argument(
-        "--max-num-batched-tokens", type=at_least(1), help="most of one iteration (each system's own default)"
+        "--max-num-batched-tokens", type=at_least(1), help="maximum per iteration (each system's default)"
     )
     _add_environment_flags(parser)
     _add_workload_flags(parser)
@@ -95,20 +95,20 @@ def _add_environment_flags(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=default,
         metavar="DIR",
-        help="where they and converted models are (%(default)s)",
+        help="directory for them and converted models (%(default)s)",
     )
-    group.add_argument("--set-up", metavar="S[,S...]", help="install these systems there first, by pip's settings")
+    group.add_argument("--set-up", metavar="S[,S...]", help="install these systems there first, with pip's settings")
     group.add_argument("--timeout", type=above_zero, default=1800.0, help="seconds for a load or a run (%(default)g)")
 
 
 def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload", "`orcastream bench workloads` describes them")
     default = "equal_size,short_long_mix"
-    group.add_argument("--workload", default=default, metavar="W[,W...]", help="what is asked for (%(default)s)")
-    group.add_argument("--requests", type=at_least(1), help="how many (the workload's own number)")
+    group.add_argument("--workload", default=default, metavar="W[,W...]", help="kinds of requests (%(default)s)")
+    group.add_argument("--requests", type=at_least(1), help="number of requests (default: the workload's)")
     group.add_argument("--rate", type=above_zero, help="requests per second (all at once)")
     group.add_argument("--length-scale", type=above_zero, default=1.0, help="multiplies all lengths (%(default)g)")
-    group.add_argument("--seed", type=int, default=0, help="of prompts, lengths and arrivals (%(default)s)")
+    group.add_argument("--seed", type=int, default=0, help="seed of prompts, lengths and arrivals (%(default)s)")
 
 
 def _chosen(flag: str, text: str | None, allowed: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Systems in turn on the same requests: all with one dtype loaded at once, repeat by repeat, then those of the next."""
+"""Systems alternating on the same requests: all loaded with one dtype, repeat by repeat, then with the next dtype."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _WARM_UP_TOKENS = 4
 
 @dataclass
 class Row:
-    """One system on one workload with one dtype, and the figures of each run."""
+    """A system on a workload with a dtype, and the figures of each run."""
 
     system: str
     version: str
@@ -28,7 +28,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Absence:
-    """A system that did not take part, or stopped doing so, and why."""
+    """A system that did not take part, or dropped out, and the reason."""
 
     system: str
     dtype: str
@@ -36,7 +36,7 @@ class Absence:
 
 
 class Contest:
-    """`rows` and `absent` grow while it runs. `load` is what all systems load, but for the dtype."""
+    """A comparison; `rows` and `absent` grow while it runs. `load` is common to all systems except for the dtype."""
 
     def __init__(self, systems: Sequence[System], load: Load, place: Place, workloads: dict[str, list[Ask]]) -> None:
         self._systems = systems
@@ -47,7 +47,7 @@ class Contest:
         self.absent: list[Absence] = []
 
     def run(self, dtypes: Sequence[str], repeats: int, seed: int, vocab_size: int) -> bool:
-        """All repeats of all systems in turn; False where an interrupt ended it early."""
+        """Run all repeats of all systems alternately; return False if an interrupt ended the run early."""
         total = repeats * len(dtypes) * len(self._systems) * len(self._workloads)
         with RunBars(total) as bars, suppress(KeyboardInterrupt):
             for dtype in dtypes:
@@ -61,7 +61,7 @@ class Contest:
     def _rounds(
         self, entrants: list[Entrant], dtype: str, workload: str, rounds: Iterator[list[Ask]], bars: RunBars
     ) -> None:
-        """The first round is short, all at once, for shapes and caches to be warm, and not counted."""
+        """Run the rounds; the first is a short uncounted one, all at once, to warm up shapes and caches."""
         warm_up = [Ask(ask.prompt, min(ask.max_tokens, _WARM_UP_TOKENS)) for ask in next(rounds)]
         for entrant in list(entrants):
             self._turn(entrants, entrant, dtype, warm_up)
@@ -75,7 +75,7 @@ class Contest:
                 bars.end()
 
     def _turn(self, entrants: list[Entrant], entrant: Entrant, dtype: str, asks: list[Ask]) -> dict[str, Any] | None:
-        """Its figures; None where it fails, and then it is out."""
+        """Return the figures of one run; None if it fails, and then the system drops out."""
         try:
             return entrant.run(asks)
         except RunnerError as error:
@@ -86,7 +86,7 @@ class Contest:
 
     @contextmanager
     def _entrants(self, dtype: str) -> Iterator[list[Entrant]]:
-        """Those that can take part, loaded one after another."""
+        """Yield the systems that can take part, loaded one after another."""
         entrants: list[Entrant] = []
         load = replace(self._load, dtype=dtype)
         try:
@@ -106,9 +106,9 @@ class Contest:
 
 
 def fresh_rounds(asks: Sequence[Ask], number: int, seed: int, vocab_size: int) -> Iterator[list[Ask]]:
-    """The requests with other token ids in each round: a prefix cache would know those of the round before.
+    """Yield the requests with new token ids for each round: a prefix cache would know those of the previous round.
 
-    The same for the same seed. Lengths, arrivals, and what prompts have in common stay.
+    The same seed gives the same ids. Lengths, arrivals, and common parts of prompts stay.
     """
     rng = random.Random(f"peers {seed}")
     for _ in range(number):

@@ -1,4 +1,4 @@
-"""A system with one dtype, in its process: loaded, and asked to run the same requests as all others."""
+"""A system with one dtype, loaded in its process, which runs the same requests as all others."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_PRELOAD", "OMP_
 
 @dataclass(frozen=True)
 class Place:
-    """Where systems run: the folder of their environments, device, threads, and the longest wait for an answer."""
+    """Where systems run: the folder of their environments, device, threads, and the maximum wait for an answer."""
 
     environments: Path
     device: str
@@ -34,12 +34,12 @@ class Place:
     timeout_s: float
 
     def environment(self, system: System) -> Environment | None:
-        """The system's environment; None for the present one, which is this project's own. KeyError: not here."""
+        """Return the system's environment; None for this project's own. Raises KeyError if it does not run here."""
         name = system.environments[self.device]
         return None if name == OWN else Environment(self.environments / name, ENVIRONMENTS[name])
 
     def lack(self, system: System, load: Load) -> str | None:
-        """Why a system cannot take part; None where it can."""
+        """Return why a system cannot take part; None if it can."""
         if self.device not in system.environments:
             return f"does not run on {self.device}"
         if load.dtype not in system.dtypes:
@@ -51,7 +51,7 @@ class Place:
 
 
 class Entrant:
-    """One system, loaded and stopped until its turn. RunnerError where it cannot be loaded."""
+    """One system, loaded and stopped until its turn. Raises RunnerError if it cannot be loaded."""
 
     def __init__(self, system: System, load: Load, place: Place) -> None:
         self.name = system.name
@@ -72,7 +72,7 @@ class Entrant:
         self.close()
 
     def run(self, asks: Sequence[Ask]) -> dict[str, Any]:
-        """Output tokens per second, TTFT and TBT of one run, alone on the machine as far as the others go."""
+        """Return output tokens per second, TTFT and TBT of one run, with all other systems stopped."""
         try:
             run = self.ask(do="run", asks=[asdict(ask) for ask in asks])
         finally:
@@ -80,16 +80,16 @@ class Entrant:
         return _figures(asks, run)
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        """The answer of its process, which is not paused now."""
+        """Return the answer of its process, which must not be paused."""
         self._process.resume()
         return self._process.ask(self._timeout_s, **question)
 
     def close(self) -> None:
-        """End its process."""
+        """End the process."""
         self._process.close()
 
     def _checkpoint(self, system: System, load: Load, place: Place) -> Path:
-        """The model in the form that the system reads, written once."""
+        """Return the model in the system's format, converted once."""
         model = Path(load.model)
         if load.dtype not in system.prepared:
             return model
@@ -104,7 +104,7 @@ class Entrant:
 
 
 def _figures(asks: Sequence[Ask], run: dict[str, Any]) -> dict[str, Any]:
-    """RunnerError where an answer has not its length."""
+    """Return a run's figures. Raises RunnerError if an answer has the wrong length."""
     answers = run["answers"]
     wanted, given = [ask.max_tokens for ask in asks], [len(answer["tokens"]) for answer in answers]
     if given != wanted:
@@ -124,7 +124,7 @@ def _command(system: System, place: Place) -> list[str]:
 
 
 def _variables(system: System, load: Load, place: Place) -> dict[str, str]:
-    """This process's environment without what belongs to its Python, with what the system wants."""
+    """Return this process's environment without the variables of its Python, plus those of the system."""
     environment = place.environment(system)
     home = Path(sys.prefix) if environment is None else environment.path
     kv_bytes = load.kv_tokens * kv_bytes_per_token(load.model, load.dtype)
@@ -145,7 +145,7 @@ def _variables(system: System, load: Load, place: Place) -> dict[str, str]:
 
 
 def _fingerprint(model: Path) -> str:
-    """Of the folder and its files, as far as names, sizes and times tell."""
+    """Return a fingerprint of the folder from its files' names, sizes and times."""
     files = sorted(file for file in model.iterdir() if file.is_file())
     facts = [str(model.resolve()), *((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

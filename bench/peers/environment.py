@@ -1,4 +1,4 @@
-"""A virtual environment of one system, made when asked for."""
+"""A virtual environment of one system, created on request."""
 
 import json
 import os
@@ -15,8 +15,8 @@ _MARKER = "orcastream.json"
 
 @dataclass(frozen=True)
 class Pins:
-    """What is installed: `requirements` with their versions, then `alone` without what they require; `without` is
-    taken out again. `variables` are in pip's environment. `package` is whose version stands for all."""
+    """Packages to install: `requirements` with versions, then `alone` without their dependencies; `without` is
+    uninstalled again. `variables` are set for pip. The version of `package` represents all."""
 
     requirements: tuple[str, ...]
     alone: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Pins:
 
 @dataclass(frozen=True)
 class Environment:
-    """The folder of a virtual environment, and what belongs in it."""
+    """The folder of a virtual environment, and its pinned packages."""
 
     path: Path
     pins: Pins
@@ -38,7 +38,7 @@ class Environment:
         return self.path / "bin" / "python"
 
     def lack(self) -> str | None:
-        """Why it cannot be used, in a few words; None where it can."""
+        """Return why it is unusable, in a few words; None if it is usable."""
         try:
             installed = json.loads((self.path / _MARKER).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -48,7 +48,7 @@ class Environment:
         return None
 
     def set_up(self) -> None:
-        """Make it and install the packages; what is there is kept. UserError where pip fails, its words above it."""
+        """Create it and install missing packages. Raises UserError if pip fails, after pip's own messages."""
         (self.path / _MARKER).unlink(missing_ok=True)
         if not self.python.exists():
             venv.create(self.path, with_pip=True)
@@ -60,7 +60,7 @@ class Environment:
         self.mark()
 
     def mark(self) -> None:
-        """Write down what is installed."""
+        """Record what is installed."""
         (self.path / _MARKER).write_text(json.dumps(self._wanted()) + "\n", encoding="utf-8")
 
     def _wanted(self) -> dict[str, object]:

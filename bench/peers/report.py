@@ -1,4 +1,4 @@
-"""The outcome as JSON, and as people read it."""
+"""The results as JSON and as tables."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from orcastream.bench.peers.systems import OWN
 
 
 class Report:
-    """Rows with at least one run, who was absent, and with what it was measured (`setting`)."""
+    """Rows with at least one run, absent systems, and the conditions (`setting`)."""
 
     def __init__(self, rows: Sequence[Row], absent: Sequence[Absence], setting: Mapping[str, Any]) -> None:
         self._rows = [row for row in rows if row.runs]
@@ -23,7 +23,7 @@ class Report:
         self._own = {(row.workload, row.dtype): _speed(row) for row in self._rows if row.system == OWN}
 
     def to_json(self) -> dict[str, Any]:
-        """`results`, `absent`, and the setting. `ratio` is this engine's median to the row's."""
+        """Return `results`, `absent`, and the setting. `ratio` is this engine's median divided by the row's."""
         return {
             **self._setting,
             "results": [self._row(row) for row in self._rows],
@@ -31,7 +31,7 @@ class Report:
         }
 
     def show(self, console: Console) -> None:
-        """Print the setting, a table, and who was absent."""
+        """Print the setting, a table, and the absent systems."""
         host = self._setting["machine"]
         console.print(
             f"machine: {host['cores']} cores, {host['cpu_model']}, {host['memory_bytes'] / 2**30:.1f} GiB, "

@@ -1,4 +1,4 @@
-"""The process of one system: started once, asked line by line, stopped while another one is measured."""
+"""The process of one system: started once, queried line by line, stopped while another one is measured."""
 
 import json
 import os
@@ -17,11 +17,11 @@ _TAIL_BYTES = 2000
 
 
 class RunnerError(Exception):
-    """A system could not do what it was asked; the message says what it or its process said."""
+    """A system failed; the message quotes it or its process."""
 
 
 class RunnerProcess:
-    """A child in a process group of its own, with the protocol of `bench/peers/runners/protocol.py` on its pipes."""
+    """A child in its own process group, with the protocol of `bench/peers/runners/protocol.py` on its pipes."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -43,11 +43,11 @@ class RunnerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the child, which is its group's, too."""
+        """The pid of the child, which is also its group's id."""
         return self._process.pid
 
     def ask(self, timeout_s: float, **question: Any) -> dict[str, Any]:
-        """The answer to a question. RunnerError where it is an error, or none comes in that time."""
+        """Return the answer to a question. Raises RunnerError if it is an error or does not arrive in time."""
         line = json.dumps(question).encode() + b"\n"
         try:
             self._pipe(self._process.stdin).write(line)
@@ -60,15 +60,15 @@ class RunnerProcess:
         return answer
 
     def pause(self) -> None:
-        """Let it not run on, nor spin, until `resume`."""
+        """Stop the process, so that it does not even spin, until `resume`."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it run on."""
+        """Continue the process."""
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it and all that it started, kindly first."""
+        """End the process and everything it started, gently at first."""
         self.resume()
         with suppress(BrokenPipeError):
             self._pipe(self._process.stdin).close()
@@ -93,13 +93,13 @@ class RunnerProcess:
         return line
 
     def _end(self) -> str:
-        """How it ended, and the last line that it wrote."""
+        """Return how the process ended, and its last line."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - _TAIL_BYTES))
         said = self._log.read().decode(errors="replace").strip().splitlines() or ["nothing"]
-        return f"its process ended with {self._process.returncode}, and said last: {said[-1]}"
+        return f"its process ended with {self._process.returncode}, and last printed: {said[-1]}"
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):

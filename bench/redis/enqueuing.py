@@ -1,8 +1,8 @@
-"""Measure what it costs Redis to take a request in, by the number of workers that tell it what they serve.
+"""Measure Redis's cost of accepting a request, by the number of workers that report what they serve.
 
-Requests are enqueued by the code of gateways, with bounds for the queue and for the expected wait. Where nothing waits
-a worker is given each at once; otherwise one waits before all others. The figure is INFO commandstats' time per call of
-the script, which holds up everybody else.
+Requests are enqueued by the gateway's code, with bounds for the queue and for the expected wait. If nothing waits, each
+request goes to a worker at once; otherwise one request waits before all others. The figure is the time per call of the
+script in INFO commandstats, during which all other commands wait.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _SERVED = Throughput(tokens_per_s=1e9, token_ms=0.5, done=500, class_weight=4.0)
 
 @dataclass(frozen=True)
 class Enqueuing:
-    """Microseconds of the server per request, beside so many `workers`."""
+    """Microseconds of the server per request, with that number of `workers`."""
 
     workers: int
     something_waits: bool
@@ -55,7 +55,7 @@ async def enqueuing(link: Link, workers: int, count: int, *, something_waits: bo
         if not waits:
             await link.call("XREADGROUP", "GROUP", GROUP, "worker", "COUNT", 1, "STREAMS", _STREAM, ">")
 
-    await enqueue(0, waits=something_waits)  # the server knows the script from now on
+    await enqueue(0, waits=something_waits)  # loads the script into the server
     before = await _script_calls(link)
     for number in range(count):
         await enqueue(number + 1, waits=False)
@@ -65,7 +65,7 @@ async def enqueuing(link: Link, workers: int, count: int, *, something_waits: bo
 
 
 async def _script_calls(link: Link) -> tuple[int, int]:
-    """Calls of scripts by their hash so far, and the microseconds that they took."""
+    """Return the calls of scripts by hash so far, and their microseconds."""
     told = (await info(link, "commandstats")).get("cmdstat_evalsha", "")
     figures = dict(re.findall(r"(\w+)=(\d+)", told))
     return int(figures.get("calls", 0)), int(figures.get("usec", 0))
@@ -82,9 +82,9 @@ async def _measure_all(options: argparse.Namespace) -> tuple[str, list[Enqueuing
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     parser = Parser("redis-enqueue", __doc__)
-    parser.add_argument("--redis-url", help="an empty database (an embedded server with an append-only file)")
+    parser.add_argument("--redis-url", help="an empty database (default: an embedded server with an append-only file)")
     parser.add_argument("--workers", type=at_least(0), nargs="+", default=[1, 16, 128], help="(%(default)s)")
     parser.add_argument("--count", type=at_least(1), default=2000, help="requests per figure (%(default)s)")
     version, found = asyncio.run(_measure_all(parser.parse_args(list(arguments))))

@@ -1,7 +1,7 @@
-"""Measure what requests and replies take in Redis.
+"""Measure Redis's memory for requests and replies.
 
-Entries and reply logs are written by the code that gateways and workers use, on an embedded server or on the one that
---redis-url names, whose database must be empty. The figure is the growth of used_memory, divided.
+Entries and reply logs are written by the code of gateways and workers, on an embedded server or on the one that
+--redis-url names, whose database must be empty. The figure is the growth of used_memory per request or reply.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _VOCABULARY = 150_000
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one of many alike: by the growth of used_memory, and its stream alone by MEMORY USAGE."""
+    """Bytes of one of many equal objects: by the growth of used_memory, and its stream alone by MEMORY USAGE."""
 
     what: str
     bytes_each: float
@@ -38,7 +38,7 @@ class Footprint:
 
 
 async def waiting(link: Link, prompt_tokens: int, count: int) -> Footprint:
-    """Requests of `prompt_tokens` that wait: queue entry and `seen` key."""
+    """Measure waiting requests of `prompt_tokens`: queue entry and `seen` key."""
     queue, rng = RequestQueue(link, _KEYS), random.Random(0)
     await queue.ensure_groups()
     before = await _used(link)
@@ -57,7 +57,7 @@ async def waiting(link: Link, prompt_tokens: int, count: int) -> Footprint:
 
 
 async def finished(link: Link, tokens: int, tokens_per_event: int, count: int) -> Footprint:
-    """Replies of `tokens` that have ended and are kept."""
+    """Measure retained replies of `tokens` that have ended."""
     before = await _used(link)
     replies = await Replies.begin(link, _KEYS, count)
     for _ in range(tokens // tokens_per_event):
@@ -79,18 +79,18 @@ async def _usage(link: Link, key: str) -> int:
 
 
 async def measure(url: str | None, count: int) -> tuple[str, list[Footprint]]:
-    """The server's version, and the footprint of everything that a request leaves."""
+    """Return the server's version, and the footprint of everything that a request leaves."""
     async with own_redis(url) as (_, link):
-        await waiting(link, 4096, 50)  # the server's buffers for this connection grow once
+        await waiting(link, 4096, 50)  # the server's buffers for this connection grow only once
         found = [await waiting(link, prompt_tokens, count) for prompt_tokens in (32, 512, 4096)]
         found += [await finished(link, 300, tokens_per_event, count) for tokens_per_event in (1, 4)]
         return await server_version(link), found
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     parser = Parser("redis-memory", __doc__)
-    parser.add_argument("--redis-url", help="an empty database (an embedded server)")
+    parser.add_argument("--redis-url", help="an empty database (default: an embedded server)")
     parser.add_argument("--count", type=at_least(1), default=500, help="requests per figure (%(default)s)")
     options = parser.parse_args(list(arguments))
     version, found = asyncio.run(measure(options.redis_url, options.count))

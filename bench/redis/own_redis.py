@@ -1,4 +1,4 @@
-"""A Redis server for one measurement: one of our own, or a given one that is empty."""
+"""A Redis server for one measurement: our own, or a given empty one."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -13,9 +13,9 @@ from orcastream.cli.supervisor import Supervisor
 
 @asynccontextmanager
 async def own_redis(url: str | None = None) -> AsyncIterator[tuple[str, Link]]:
-    """The URL of a server and a link to it: an append-only server of our own, or the one at `url`.
+    """Yield the URL of a server and a link to it: our own append-only server, or the one at `url`.
 
-    UserError where a database at `url` holds anything: it is emptied while and after we measure.
+    Raises UserError if the database at `url` is not empty: it is emptied during and after the measurement.
     """
     if url is not None:
         async with _emptied(url) as link:
@@ -44,20 +44,20 @@ async def _emptied(url: str) -> AsyncIterator[Link]:
 
 
 async def info(link: Link, section: str) -> dict[str, str]:
-    """One section of INFO."""
+    """Return one section of INFO."""
     text: bytes = await link.call("INFO", section)
     lines = (line.partition(":") for line in text.decode().splitlines() if line and not line.startswith("#"))
     return {name: value for name, _, value in lines}
 
 
 async def server_cpu_s(link: Link) -> float:
-    """CPU seconds that the server has used so far."""
+    """Return the CPU seconds that the server has used so far."""
     used = await info(link, "cpu")
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
 
 async def server_version(link: Link) -> str:
-    """The server's name and version."""
+    """Return the server's name and version."""
     found = await info(link, "server")
     name = "Valkey" if "valkey_version" in found else "Redis"
     return f"{name} {found.get('valkey_version', found['redis_version'])}"

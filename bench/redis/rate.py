@@ -1,9 +1,9 @@
-"""Measure how many tokens one Redis carries.
+"""Measure the tokens per second that one Redis can carry.
 
-A writer appends one event to each of many reply logs per write, as a worker does after an iteration, as fast as Redis
-takes them; a reader follows all of them over one connection, as a gateway does. Writer, reader and server are processes
-of their own. Two figures come of it: events per second through one worker's and one gateway's code, and the CPU time
-of the server per event, whose inverse is what one server can carry at most.
+A writer appends one event to each of many reply logs per write, like a worker after an iteration, as fast as Redis
+accepts them; a reader follows all of them over one connection, like a gateway. Writer, reader and server are separate
+processes. This yields two figures: events per second through one worker's and one gateway's code, and the server's CPU
+time per event, whose inverse is the maximum for one server.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _RETENTION_MS = 3_600_000
 
 @dataclass(frozen=True)
 class Rate:
-    """One measurement: `events` of `tokens` tokens each over `streams` logs in `seconds`, for so much of the server."""
+    """One measurement: `events` of `tokens` tokens each over `streams` logs in `seconds`, and the server's CPU time."""
 
     streams: int
     tokens: int
@@ -42,22 +42,22 @@ class Rate:
 
     @property
     def events_per_s(self) -> float:
-        """Written and read."""
+        """Events written and read per second."""
         return self.events / self.seconds
 
     @property
     def server_us_per_event(self) -> float:
-        """Server CPU per event written and read once, in microseconds."""
+        """Server CPU time per event written and read once, in microseconds."""
         return self.server_cpu_s / self.events * 1e6
 
     @property
     def most_tokens_per_s(self) -> float:
-        """What one server can carry when its one thread does nothing else."""
+        """The maximum for one server whose thread does nothing else."""
         return self.tokens * self.events / self.server_cpu_s
 
 
 async def measure(url: str, link: Link, *, streams: int, tokens: int, seconds: float) -> Rate:
-    """Write for `seconds`, and wait until everything has been read."""
+    """Write for `seconds`, and wait until everything is read."""
     replies = await Replies.begin(link, _KEYS, streams)
     reader = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "orcastream.cli.main", "bench", "redis-rate", "--redis-url", url, "--read"),
@@ -83,7 +83,7 @@ async def measure(url: str, link: Link, *, streams: int, tokens: int, seconds: f
 
 
 async def read(url: str, ids: Sequence[str]) -> int:
-    """Follow the replies to their ends; the number of tokens seen."""
+    """Follow the replies to their ends; return the number of tokens seen."""
     reader = ReplyReader(url, _KEYS, "bench-reader", retention_ms=_RETENTION_MS)
     subscriptions = [reader.subscribe(Watch(request_id, "default")) for request_id in ids]
     await reader.start()
@@ -111,12 +111,12 @@ async def _measure_all(options: argparse.Namespace) -> tuple[str, list[Rate]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     parser = Parser("redis-rate", __doc__)
-    parser.add_argument("--redis-url", help="an empty database (an embedded server with an append-only file)")
+    parser.add_argument("--redis-url", help="an empty database (default: an embedded server with an append-only file)")
     parser.add_argument("--streams", type=at_least(1), nargs="+", default=[8, 64, 256], help="reply logs (%(default)s)")
     parser.add_argument("--tokens", type=at_least(1), nargs="+", default=[1, 4], help="tokens per event (%(default)s)")
-    parser.add_argument("--seconds", type=above_zero, default=5.0, help="of writing per figure (%(default)g)")
+    parser.add_argument("--seconds", type=above_zero, default=5.0, help="seconds of writing per figure (%(default)g)")
     parser.add_argument("--read", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(list(arguments))
     if options.read:

@@ -1,4 +1,4 @@
-"""Reply logs as a worker writes them, without an engine: started event, tokens, terminal."""
+"""Reply logs as written by a worker, but without an engine: started event, tokens, terminal event."""
 
 import random
 import uuid
@@ -20,7 +20,7 @@ _VOCABULARY = 150_000
 
 
 class Replies:
-    """Any number of reply logs, written side by side: one event each per `advance`, as after one iteration."""
+    """Any number of reply logs, written together: one event each per `advance`, as after one iteration."""
 
     def __init__(self, link: Link, keys: Keys, logs: list[ReplyLog], ids: list[str], tokens: Sequence[int]) -> None:
         self._link = link
@@ -35,7 +35,7 @@ class Replies:
     async def begin(
         cls, link: Link, keys: Keys, count: int, *, tokens: Sequence[int] = range(_VOCABULARY)
     ) -> "Replies":
-        """Attach to `count` new logs; what is written there is drawn from `tokens`."""
+        """Attach to `count` new logs; their tokens are drawn from `tokens`."""
         ids = [f"cmpl-{uuid.uuid4().hex}" for _ in range(count)]
         started = Started("bench-1-abcdef01", keys.model, "default", "normal", "normal 1795270285012-0", 4711, 32)
         logs = []
@@ -64,7 +64,7 @@ class Replies:
         self._position += tokens
 
     async def end(self) -> None:
-        """Append the terminal event to every log, and clean up behind it."""
+        """Append the terminal event to every log, and clean up."""
         endings = (Ending(FinishReason.LENGTH, self._position),)
         timings = {"queue_ms": 1.25, "prefill_ms": 10.5, "total_ms": 1500.75}
         terminal = Terminal(endings, Usage(32, self._position), timings=timings)

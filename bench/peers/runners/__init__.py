@@ -1,1 +1,1 @@
-"""One file per system, run by the Python of its own environment: of this project a peer finds this package alone."""
+"""One file per system, run by its own environment's Python, which finds only this package of the project."""

@@ -7,4 +7,4 @@ from .protocol import serve
 
 if __name__ == "__main__":
     serve(sys.argv[1])
-    os._exit(0)  # a system's threads may go on for ever, and nobody waits for them
+    os._exit(0)  # a system's threads may run forever, and nobody waits for them

@@ -1,4 +1,4 @@
-"""Requests into a system as they arrive, and the times of what comes out: the same loop for all systems."""
+"""The loop for all systems: it submits requests as they arrive, and records the times of the output."""
 
 import time
 from collections import deque
@@ -8,7 +8,7 @@ from .protocol import Answer, Ask, System
 
 
 def drive(system: System, asks: Sequence[Ask]) -> tuple[float, list[Answer]]:
-    """Seconds from the start to the last token, and an answer to each request, in their order."""
+    """Return the seconds from the start to the last token, and the answers in the order of the requests."""
     answers = [Answer() for _ in asks]
     due = deque(sorted(enumerate(asks), key=lambda one: one[1].arrival_s))
     begun_s = time.monotonic()

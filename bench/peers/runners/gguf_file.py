@@ -1,4 +1,4 @@
-"""A GGUF file of a checkpoint, for llama.cpp: bfloat16 as it is, or Q8_0."""
+"""Conversion of a checkpoint to a GGUF file for llama.cpp, in bfloat16 or Q8_0."""
 
 import json
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 _ARCHITECTURES = {"Qwen3ForCausalLM": "qwen3", "Qwen2ForCausalLM": "qwen2"}
-"""Those whose tensors go over as they are."""
+"""Architectures whose tensors are copied unchanged."""
 
 
 def write_gguf(model: Path, dtype: str, into: Path) -> None:
-    """Write weights and shape without a vocabulary; ValueError for an architecture that this does not know."""
+    """Write weights and shape without a vocabulary. Raises ValueError for an unknown architecture."""
     import gguf
 
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ def _describe(writer: Any, config: dict[str, Any]) -> None:
 
 
 def _tensors(model: Path) -> Iterator[tuple[str, Any]]:
-    """Names and values, in float32."""
+    """Yield names and values, in float32."""
     import numpy
 
     for file in sorted(model.glob("*.safetensors")):

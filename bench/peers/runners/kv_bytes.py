@@ -1,14 +1,14 @@
-"""What one token takes in a KV cache, read from a model's config.json."""
+"""Size of one token in a KV cache, from a model's config.json."""
 
 import json
 from pathlib import Path
 
 _BYTES = {"float32": 4, "bfloat16": 2, "int8": 2}
-"""With int8 weights the cache stays in bfloat16."""
+"""The cache's bytes per number; with int8 weights the cache stays in bfloat16."""
 
 
 def kv_bytes_per_token(model: str, dtype: str) -> int:
-    """Keys and values of all layers, of one size each; ValueError where the configuration does not tell."""
+    """Return the size of all layers' keys and values. Raises ValueError if the configuration does not define it."""
     config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config", config)
     heads = config.get("num_attention_heads")

@@ -1,4 +1,4 @@
-"""llama.cpp through its C functions: a batch of many sequences per step, as its server makes it."""
+"""llama.cpp through its C functions: a batch of many sequences per step, as in its server."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Any
 from .protocol import Ask, Load, Piece
 
 _BATCH_TOKENS = 2048
-"""What llama.cpp and its server take by themselves; it computes them in parts of 512."""
+"""Default batch of llama.cpp and its server, which compute it in parts of 512."""
 _FILE = "model.gguf"
 
 
@@ -22,13 +22,13 @@ def prepare(model: Path, dtype: str, into: Path) -> None:
 
 
 def load(load: Load) -> "LlamaCpp":
-    """Weights and a context of as many sequences as may run."""
+    """Load the weights and create a context for the maximum number of sequences."""
     return LlamaCpp(load)
 
 
 @dataclass
 class _Sequence:
-    """One of the places of the context, and who has it; `fed` tokens of the prompt are in the batch or computed."""
+    """One slot of the context and its request; `fed` tokens of the prompt are in the batch or computed."""
 
     index: int
     ask: Ask
@@ -39,7 +39,7 @@ class _Sequence:
 
 
 class LlamaCpp:
-    """One context. Each step takes the next token of whoever decodes, and then as much of the prompts as fits."""
+    """One context. Each step takes the next token of each decoding request, and then as much of the prompts as fits."""
 
     def __init__(self, load: Load) -> None:
         import llama_cpp
@@ -75,11 +75,11 @@ class LlamaCpp:
         return bool(self._waiting) or any(self._places)
 
     def submit(self, index: int, ask: Ask) -> None:
-        """Wait for a place."""
+        """Queue a request until a slot is free."""
         self._waiting.append((index, ask))
 
     def step(self) -> Iterable[Piece]:
-        """One batch; RuntimeError where it cannot be computed."""
+        """Compute one batch. Raises RuntimeError if that fails."""
         for place, sequence in enumerate(self._places):
             if sequence is None and self._waiting:
                 self._places[place] = _Sequence(*self._waiting.popleft())
@@ -104,7 +104,7 @@ class LlamaCpp:
                 one.row = row if is_last else None
 
     def _add(self, place: int, token: int, position: int, *, wanted: bool) -> int:
-        """Its row in the batch."""
+        """Add a token; return its row in the batch."""
         batch, row = self._batch, int(self._batch.n_tokens)
         batch.token[row], batch.pos[row] = token, position
         batch.n_seq_id[row], batch.seq_id[row][0] = 1, place

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI: its ContinuousBatchingPipeline, on a model that optimum-intel exports once."""
+"""OpenVINO GenAI: its ContinuousBatchingPipeline, with a model that optimum-intel exports once."""
 
 import subprocess
 import sys
@@ -10,13 +10,13 @@ from typing import Any
 from .protocol import Ask, Load, Piece
 
 _WEIGHTS = {"bfloat16": "fp16", "float32": "fp32", "int8": "int8"}
-"""Weights are kept in fp16 and computed with in bfloat16, which is what the plugin does by itself where it can."""
+"""Weights are stored in fp16 and computed in bfloat16, which is the plugin's default where possible."""
 _GROUP_SIZE = 1024
-"""Of dynamic quantization: the fastest on measurement; the default is 32."""
+"""Group size of dynamic quantization: the fastest as measured; the default is 32."""
 
 
 def prepare(model: Path, dtype: str, into: Path) -> None:
-    """Export the model there; RuntimeError with the tool's own words where it cannot."""
+    """Export the model. Raises RuntimeError with the tool's own message if that fails."""
     tool = Path(sys.executable).with_name("optimum-cli")
     command = [tool, "export", "openvino", "--model", model, "--task", "text-generation-with-past"]
     command += ["--weight-format", _WEIGHTS[dtype], "--disable-convert-tokenizer", into]
@@ -26,12 +26,12 @@ def prepare(model: Path, dtype: str, into: Path) -> None:
 
 
 def load(load: Load) -> "OpenVino":
-    """The pipeline; its scheduler's settings are the default ones."""
+    """Load the pipeline with the scheduler's default settings."""
     return OpenVino(load)
 
 
 class OpenVino:
-    """One pipeline; what it computed is read from one handle per request."""
+    """One pipeline; output is read from one handle per request."""
 
     def __init__(self, load: Load) -> None:
         import openvino_genai
@@ -41,7 +41,7 @@ class OpenVino:
         scheduler.max_num_seqs = load.max_batch_size
         if load.max_num_batched_tokens is not None:
             scheduler.max_num_batched_tokens = load.max_num_batched_tokens
-        scheduler.cache_size = 0  # it grows as it must
+        scheduler.cache_size = 0  # it grows as needed
         settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": load.threads}
         if load.dtype == "int8":
             settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _GROUP_SIZE
@@ -54,11 +54,11 @@ class OpenVino:
 
     @property
     def busy(self) -> bool:
-        """Whether a handle has not ended."""
+        """Whether any handle has not ended."""
         return bool(self._handles)
 
     def submit(self, index: int, ask: Ask) -> None:
-        """One greedy request."""
+        """Submit a greedy request."""
         import numpy
         from openvino import Tensor
 
@@ -70,7 +70,7 @@ class OpenVino:
         self._handles[index] = self._pipeline.add_request(self._runs, prompt, config)
 
     def step(self) -> Iterable[Piece]:
-        """One iteration of the pipeline."""
+        """Run one iteration of the pipeline."""
         self._pipeline.step()
         pieces = []
         for index, handle in list(self._handles.items()):

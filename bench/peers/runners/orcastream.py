@@ -1,4 +1,4 @@
-"""This project's engine, in a process as its peers."""
+"""This project's engine, in a process like the other systems."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from .protocol import Ask, Load, Piece
 
 
 def load(load: Load) -> "Orcastream":
-    """The engine with its own settings but for what all systems share. ValueError for what it does not have."""
+    """Load the engine with its own settings except for the shared ones. Raises ValueError if one is unsupported."""
     import torch
 
     torch.set_num_threads(load.threads)
@@ -45,7 +45,7 @@ class Orcastream:
         return self._engine.has_work
 
     def submit(self, index: int, ask: Ask) -> None:
-        """One greedy request."""
+        """Submit a greedy request."""
         self._runs += 1
         name = f"bench-{self._runs}"
         self._running[name] = index
@@ -53,7 +53,7 @@ class Orcastream:
         self._engine.submit(Request(name, tuple(ask.prompt), params))
 
     def step(self) -> Iterable[Piece]:
-        """One iteration; RuntimeError where a request fails."""
+        """Run one iteration. Raises RuntimeError if a request fails."""
         pieces = []
         for event in self._engine.step():
             index = self._running[event.request_id]
@@ -67,7 +67,7 @@ class Orcastream:
 
 
 def _served_by(operators: Operators) -> str:
-    """What the figures stand for: those of operators that were not built would be read as this engine's."""
+    """Return the operators in use: without compiled ones, the figures would be mistaken for this engine's."""
     if operators.device != "cpu":
         return operators.attention_backend
     return "no compiled operators" if operators.compiled.startswith("none") else operators.compiled

@@ -1,12 +1,12 @@
-"""What the bench and the process of a system say to each other: one JSON object per line, an answer to each question.
+"""The protocol between the bench and a system's process: one JSON object per line, one answer per question.
 
     {"do": "prepare", "model": DIR, "dtype": "int8", "into": DIR}   ->  {}
     {"do": "load", "model": DIR, "dtype": "int8", ...}              ->  {"version": "1.2.3"}
     {"do": "run", "asks": [{"prompt": [5, 6], "max_tokens": 2, "arrival_s": 0.0}, ...]}
                               ->  {"seconds": 1.5, "answers": [{"tokens": [7, 8], "times_s": [0.1, 0.2]}, ...]}
 
-Whatever goes wrong is answered by {"error": "..."}. The answers have a descriptor of their own: what a library prints
-on standard output goes to standard error.
+Any failure is answered with {"error": "..."}. The answers use a separate descriptor: what a library prints on standard
+output goes to standard error.
 """
 
 import ctypes
@@ -26,9 +26,9 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Load:
-    """What a system is to load. `kv_tokens` is how many tokens its KV cache should hold, `max_model_len` the most of
-    one request, prompt and output; `threads` those that may compute. `max_num_batched_tokens` is the most of one
-    iteration, for systems that compute prompts in parts (None: each system's own default)."""
+    """What a system loads. `kv_tokens` is the capacity of its KV cache, `max_model_len` the maximum of prompt and
+    output of one request, `threads` the number of computing threads. `max_num_batched_tokens` is the maximum of one
+    iteration, for systems that compute prompts in parts (None: each system's default)."""
 
     model: str
     dtype: str
@@ -42,7 +42,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Ask:
-    """One request: exactly `max_tokens` tokens are wanted, greedily; it arrives that many seconds after the start."""
+    """One greedy request for exactly `max_tokens` tokens, which arrives `arrival_s` seconds after the start."""
 
     prompt: list[int]
     max_tokens: int
@@ -51,7 +51,7 @@ class Ask:
 
 @dataclass
 class Answer:
-    """The output tokens and when each came, in seconds after the start of the run."""
+    """The output tokens and their times, in seconds after the start of the run."""
 
     tokens: list[int] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Piece:
-    """Tokens of one request that came together, at `at_s` of time.monotonic(); None: when they are handed over."""
+    """Tokens of one request that arrived together, at `at_s` of time.monotonic(); None: when they are handed over."""
 
     index: int
     tokens: Sequence[int]
@@ -67,7 +67,7 @@ class Piece:
 
 
 class System(Protocol):
-    """A loaded system. It keeps its model from run to run."""
+    """A loaded system, which keeps its model between runs."""
 
     version: str
 
@@ -76,10 +76,10 @@ class System(Protocol):
         """Whether requests are waiting or running."""
 
     def submit(self, index: int, ask: Ask) -> None:
-        """Take a request; `index` names it in the pieces."""
+        """Accept a request; `index` identifies it in the pieces."""
 
     def step(self) -> Iterable[Piece]:
-        """Compute for a while, as far as the system itself goes in one step; what came of it."""
+        """Compute one of the system's own steps; return its output."""
 
 
 def serve(name: str) -> None:
@@ -91,14 +91,14 @@ def serve(name: str) -> None:
     for line in sys.stdin:
         try:
             answer = process.answer(json.loads(line))
-        except Exception as error:  # whatever a library raises is the bench's to tell
+        except Exception as error:  # the bench reports whatever a library raises
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
 
 
 def _die_with_parent() -> None:
-    """The kernel kills this process, even a stopped one, as soon as its parent is gone, however that ended (Linux)."""
+    """Have the kernel kill this process, even if stopped, when its parent ends in any way (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""transformers' continuous batching: the manager that generate_batch() uses, with a length of its own per request."""
+"""transformers' continuous batching: the manager behind generate_batch(), with a separate length per request."""
 
 import math
 import time
@@ -11,12 +11,12 @@ _PATIENCE_S = 0.2
 
 
 def load(load: Load) -> "TransformersContinuous":
-    """The manager with its own settings but for what all systems share."""
+    """Load the manager with its own settings except for those that all systems share."""
     return TransformersContinuous(load)
 
 
 class TransformersContinuous:
-    """Its loop computes in a thread; tokens come from it with their times."""
+    """A manager whose loop computes in a thread and delivers tokens with their times."""
 
     def __init__(self, load: Load) -> None:
         import transformers
@@ -24,7 +24,7 @@ class TransformersContinuous:
         self.version: str = transformers.__version__
         model = load_model(load)
         settings = transformers.ContinuousBatchingConfig(max_requests_per_batch=load.max_batch_size)
-        if load.device == "cpu":  # elsewhere it looks at what memory is free
+        if load.device == "cpu":  # elsewhere it checks the free memory
             settings.num_blocks = math.ceil(load.kv_tokens / settings.page_size) + load.max_batch_size
             settings.max_batch_tokens = max(512, load.max_batch_size)
         if load.max_num_batched_tokens is not None:
@@ -39,18 +39,18 @@ class TransformersContinuous:
 
     @property
     def busy(self) -> bool:
-        """Whether a request has not ended."""
+        """Whether any request has not ended."""
         return bool(self._running)
 
     def submit(self, index: int, ask: Ask) -> None:
-        """One greedy request."""
+        """Submit a greedy request."""
         self._runs += 1
         name = str(self._runs)
         self._running[name], self._given[name] = index, 0
         self._manager.add_request(ask.prompt, name, ask.max_tokens, streaming=True, eos_token_id=-1)
 
     def step(self) -> Iterable[Piece]:
-        """What has come of one request; RuntimeError where its loop has died."""
+        """Return new output of one request. Raises RuntimeError if the loop has died."""
         output = self._manager.get_result(timeout=_PATIENCE_S)
         if output is None:
             if not self._manager.is_running():

@@ -1,4 +1,4 @@
-"""transformers' generate(): the requests one by one, or in static batches that wait for their longest member."""
+"""transformers' generate(): requests one by one, or in static batches that wait for their longest member."""
 
 import time
 from collections import deque
@@ -9,12 +9,12 @@ from .protocol import Ask, Load, Piece
 
 
 def load(load: Load) -> "TransformersGenerate":
-    """One request at a time."""
+    """Load it for one request at a time."""
     return TransformersGenerate(load, batch_size=1)
 
 
 def load_model(load: Load) -> Any:
-    """The model as transformers loads it, in evaluation mode."""
+    """Return the model as loaded by transformers, in evaluation mode."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -24,7 +24,7 @@ def load_model(load: Load) -> Any:
 
 
 class TransformersGenerate:
-    """Batches of up to `batch_size` of the requests that have arrived, each run to its end."""
+    """Batches of up to `batch_size` arrived requests, each run to its end."""
 
     def __init__(self, load: Load, batch_size: int) -> None:
         import transformers
@@ -36,15 +36,15 @@ class TransformersGenerate:
 
     @property
     def busy(self) -> bool:
-        """Whether requests wait."""
+        """Whether requests are waiting."""
         return bool(self._waiting)
 
     def submit(self, index: int, ask: Ask) -> None:
-        """Wait for the next batch."""
+        """Queue a request for the next batch."""
         self._waiting.append((index, ask))
 
     def step(self) -> Iterable[Piece]:
-        """One batch, padded on the left; the time of each token is when its step of the loop had ended."""
+        """Compute one batch, padded on the left; a token's time is the end of its step of the loop."""
         count = min(self._batch_size, len(self._waiting))
         batch = [self._waiting.popleft() for _ in range(count)]
         longest = max(len(ask.prompt) for _, ask in batch)
@@ -79,6 +79,6 @@ class TransformersGenerate:
 
 
 def _padded(prompt: list[int], length: int) -> tuple[list[int], list[int]]:
-    """Ids and attention mask."""
+    """Return ids and attention mask."""
     padding = length - len(prompt)
     return [0] * padding + prompt, [0] * padding + [1] * len(prompt)

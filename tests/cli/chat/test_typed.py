@@ -139,7 +139,7 @@ async def test_commands_are_not_for_the_model(stage: Stage, open_tty: Open) -> N
     await say("/clear", "the conversation is forgotten")
     await say("/system -", "system message: none")
     await say("/etc/passwd?", "Aha[.]\r\n")
-    await say("/nonsense", "/nonsense: no such command", "/stats +how the last answer")
+    await say("/nonsense", "/nonsense: no such command", "/stats +show figures of the last")
     first, second = (asked(stage, request) for request in worker.requests)
     assert "Be brief." in first
     assert "/etc/passwd?" in second
