@@ -1,4 +1,4 @@
-"""A small cluster on this machine: Redis, a gateway, and as many worker processes as are wanted."""
+"""A small cluster on this machine: Redis, a gateway, and any number of worker processes."""
 
 import asyncio
 import sys
@@ -24,14 +24,14 @@ _STOP_MARGIN_S = 30.0
 _PATIENCE_S = 300.0
 _REST_S = 1.0
 _RESTS_BELOW = 0.2
-"""What idle processes take of a core, together, is less than that."""
+"""Idle processes together use less than this share of a core."""
 _MOST_RESTS = 60
 _HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Headcount:
-    """Worker processes: those that serve, those that load the model, and those that were told to stop and still run."""
+    """Numbers of worker processes: serving, loading the model, and still running after a stop signal."""
 
     ready: int
     starting: int
@@ -39,9 +39,9 @@ class Headcount:
 
 
 class Site:
-    """Processes that end with us. `worker` and `gateway` are settings by name, as in ORCASTREAM_ variables.
+    """A site whose processes end with ours. `worker` and `gateway` are settings by name, as in ORCASTREAM_ variables.
 
-    `environment` holds further variables of both.
+    `environment` contains additional variables for both.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class Site:
 
     @property
     def url(self) -> str:
-        """Where the gateway listens."""
+        """The gateway's URL."""
         return f"http://{_HOST}:{self.port}"
 
     @property
     def redis_url(self) -> str:
-        """Where its Redis listens."""
+        """The URL of its Redis."""
         return self._redis.url
 
     async def start(self) -> None:
-        """Start Redis and the gateway; no worker yet."""
+        """Start Redis and the gateway, but no worker yet."""
         await self._redis.start()
         self._link = await Link.open(self._redis.url, name="bench-site")
         self.port = claimable_port(_HOST, 0, "port")
         await self._supervisor.start(self._program("gateway", "gateway", {**self._gateway, "port": self.port}))
 
     async def scale_to(self, replicas: int) -> None:
-        """Start the workers that are missing, or drain the newest; does not wait for either."""
+        """Start missing workers, or drain the newest ones, without waiting for either."""
         async with self._scaling:
             while len(self._workers) < replicas:
                 self._started += 1
@@ -98,14 +98,14 @@ class Site:
                 self._drain(self._workers.pop())
 
     def pids(self) -> dict[str, int]:
-        """The processes by name, Redis among them; those that run."""
+        """Return the pids of the running processes by name, including Redis."""
         found = {name: self._supervisor.pid(name) for name in ("redis", "gateway", *self._workers)}
         return {name: pid for name, pid in found.items() if pid is not None}
 
     async def rest(self) -> None:
-        """Wait until none of them computes any more: a worker that is ready still puts its memory into large pages.
+        """Wait until no process computes any more: a ready worker still moves its memory into large pages.
 
-        Not for ever: on a machine that has other work they may take longer for what they do in idleness.
+        The wait is limited: on a busy machine, idle work may take longer.
         """
         before_s = self._cpu_s()
         for _ in range(_MOST_RESTS):
@@ -119,11 +119,11 @@ class Site:
         return sum(map(cpu_s, self.pids().values()))
 
     async def queue_length(self) -> int:
-        """Requests waiting and running: the sum of XLEN of the request streams."""
+        """Return the waiting and running requests: the sum of XLEN of the request streams."""
         return await RequestQueue(self._open_link(), self._keys).depth()
 
     async def headcount(self) -> Headcount:
-        """Who is there, by the processes and by what they say of themselves in Redis."""
+        """Return the workers' states, from their processes and from their reports in Redis."""
         pids = [str(self._supervisor.pid(name)) for name in self._workers]
         draining = len(self._draining)
         found = await list_workers(self._open_link(), self._keys)
@@ -131,7 +131,7 @@ class Site:
         return Headcount(ready, len(pids) - ready, draining)
 
     async def stop(self) -> None:
-        """End everything, workers and gateway first."""
+        """Stop everything, workers and gateway first."""
         for name in self._workers:
             self._drain(name)
         await asyncio.gather(*self._draining.values())
@@ -172,7 +172,7 @@ async def ready_site(
     gateway: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[Site, str]]:
-    """A site that serves, and the served name of its model; GatewayUnavailable. Settings as `Site` takes them."""
+    """Yield a serving site and its model's served name. Settings as in `Site`. Raises GatewayUnavailable."""
     with tempfile.TemporaryDirectory(prefix="orcastream-bench-") as directory:
         site = Site(
             Path(directory),

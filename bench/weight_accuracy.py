@@ -1,8 +1,8 @@
-"""What weights in 8 bits cost in accuracy: `python -m orcastream.bench.weight_accuracy`.
+"""Measure the loss of accuracy by 8-bit weights: `python -m orcastream.bench.weight_accuracy`.
 
-For the demo model and for random ones: answers are generated with the weights as they are, greedily and at temperature
-1. Then the same tokens are computed with linear layers in int8. Agreement is the share of greedy tokens that int8
-would choose, too; perplexity that of the sampled text, which the model itself wrote.
+For the demo model and random models, answers are generated with the original weights, greedily and at temperature 1.
+Then the same tokens are computed with linear layers in int8. Agreement is the share of greedy tokens that int8 would
+choose as well; perplexity is that of the sampled text, which the model itself wrote.
 """
 
 import argparse
@@ -36,14 +36,14 @@ def measure(name: str, model: PreTrainedModel, prompts: list[list[int]], num_tok
     runner = ModelRunner(rounded, TorchBackend())
     found, other = agreement(runner, greedy), perplexity(runner, sampled)
     print(
-        f"{name}: agreement {found:.2%} (weights as they are: {own_agreement:.2%}), "
+        f"{name}: agreement {found:.2%} (original weights: {own_agreement:.2%}), "
         f"perplexity {other:.3f} (of {own:.3f}: {other / own - 1:+.2%})",
         flush=True,
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure all models; returns the exit status."""
+    """Measure all models; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="orcastream.bench.weight_accuracy", description=__doc__.split("\n")[0] if __doc__ else ""
     )

@@ -76,7 +76,9 @@ async def _demo(console: Console, directory: Path, *, keep: bool) -> int:
         with console.status("Starting Redis, a gateway and two workers with the demo model ..."):
             await _start(stack)
         console.print(f"Ready after {time.monotonic() - begun:.1f} s: {_who(stack)}", highlight=False)
-        console.print(f"Console: {stack.url}/console{'' if keep else ' (make demo KEEP=1: keep it)'}", highlight=False)
+        console.print(
+            f"Console: {stack.url}/console{'' if keep else ' (to keep it: make demo KEEP=1)'}", highlight=False
+        )
         answers = await _ask(stack, str(settings.served_model_name), console)
         good = _judge(stack, answers, console)
         if keep:

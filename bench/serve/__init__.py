@@ -1,1 +1,1 @@
-"""Load through HTTP: clients, questions, and what became of them. Runs where a gateway does: no torch."""
+"""Load over HTTP: clients, questions and results. Runs wherever a gateway runs, without torch."""

@@ -1,4 +1,4 @@
-"""One client of a gateway: asks for one request and follows the stream to its end."""
+"""A client of a gateway: it sends a request and follows the stream to its end."""
 
 import asyncio
 import json
@@ -16,16 +16,16 @@ _OK = 200
 LOST = "cut off"
 """The stream ended without its last line."""
 UNCOUNTED = "no usage"
-"""Nobody said how many tokens the answer has, so there are no rates of them."""
+"""The answer's number of tokens was not reported, so it has no token rates."""
 UNREADABLE = "unreadable"
-"""An event is none of those that the API describes."""
+"""An event does not conform to the API."""
 
 
 class Client:
-    """Asks one gateway; any number of requests at once. Use as an async context manager.
+    """A client of one gateway, for any number of concurrent requests. Use as an async context manager.
 
-    `tenant_keys`: the API keys of tenants by name; requests of any other tenant come with `api_key`. `objectives` go
-    with every request, for policies that look at them.
+    `tenant_keys`: the API keys of tenants by name; requests of any other tenant use `api_key`. `objectives` accompany
+    every request, for policies that use them.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Client:
         self._http.close()
 
     async def ask(self, request: SampleRequest, arrived_s: float | None = None) -> Outcome:
-        """The outcome, whatever it is: errors are in it and are not raised. `arrived_s`: when it was due."""
+        """Return the outcome, which includes errors; they are not raised. `arrived_s`: when the request was due."""
         outcome = Outcome(request, time.monotonic() if arrived_s is None else arrived_s)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -89,7 +89,7 @@ class Client:
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _body(self, request: SampleRequest) -> tuple[str, dict[str, Any]]:
-        """Path and body: a chat for text, a completion of exact length for token ids."""
+        """Return path and body: a chat for text, a completion of exact length for token ids."""
         body: dict[str, Any] = {
             "model": self._model,
             "temperature": 0,
@@ -106,7 +106,7 @@ class Client:
 
 
 def _targets(objectives: Objectives) -> dict[str, float]:
-    """The objectives as fields of a request's body."""
+    """Return the objectives as fields of a request's body."""
     named = {"ttft_slo_ms": objectives.ttft_s, "tbt_slo_ms": objectives.tbt_s}
     return {name: seconds * 1000 for name, seconds in named.items() if seconds is not None}
 
@@ -119,7 +119,7 @@ def _take(outcome: Outcome, event: str) -> None:
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
-    """ValueError where it is no number of tokens."""
+    """Return a number of tokens. Raises ValueError if the value is not one."""
     if not (isinstance(value := usage[name], int) and value >= 0):
         raise ValueError(f"{name}: {value!r}")
     return value
@@ -131,7 +131,7 @@ def _read(outcome: Outcome, event: Mapping[str, Any]) -> None:
     for choice in event.get("choices", ()):
         content = choice["text"] if isinstance(outcome.request.prompt, tuple) else choice["delta"].get("content")
         reason = choice.get("finish_reason")
-        if content or (reason and not outcome.pieces_s):  # an answer of special tokens has no text at all
+        if content or (reason and not outcome.pieces_s):  # an answer of special tokens has no text
             outcome.pieces_s.append(time.monotonic())
             outcome.text += content or ""
         outcome.finish_reason = reason or outcome.finish_reason

@@ -1,11 +1,11 @@
 """Load a gateway over HTTP and report what its clients saw.
 
-With --rate requests arrive as a random process, whether or not earlier answers have come (open loop); with
---concurrency clients ask one after another (closed loop); with neither they arrive as the workload says. --sweep tries
-several loads in turn, repeat by repeat. A workload asks for exact numbers of tokens; --questions asks in text, and
-counts the answers that are right to the letter. The first SIGINT or SIGTERM ends the load and waits for the answers
-under way, the second ends everything. Exit status: 0 where every request got its whole answer, 1 where one did not, 2
-where the gateway or the arguments cannot be used.
+With --rate, requests arrive as a random process, independent of earlier answers (open loop); with --concurrency, each
+client sends one request after another (closed loop); with neither, the workload defines the arrivals. --sweep
+alternates between several loads, repeat by repeat. A workload asks for exact numbers of tokens; --questions asks in
+text and counts the exactly correct answers. The first SIGINT or SIGTERM ends the load and waits for running answers;
+the second ends everything. Exit status: 0 if every request got its whole answer, 1 if one did not, 2 if the gateway or
+the arguments are unusable.
 
   orcastream bench serve --workload orca_trace --rate 2 --mix realtime=0.2,normal=0.8
   orcastream bench serve --workload orca_trace --sweep rate=0.5,1,2,4 --plot curve.svg
@@ -55,7 +55,7 @@ _OF_A_WORKLOAD = ("--workload", "--length-scale", "--only-tenant", "--vocab-size
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the load that the command line describes; returns the exit status."""
+    """Run the load that the command line describes; return the exit status."""
     options = parse(arguments)
     check_outputs(options)
     bench = ServeBench(options)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class ServeBench:
-    """The loads that take turns on one gateway."""
+    """Loads that alternate on one gateway."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -94,7 +94,7 @@ class ServeBench:
         self.complaints: list[str] = []
 
     async def run(self) -> None:
-        """All repeats of all loads, or as many as there is time for until a signal."""
+        """Run all repeats of all loads, or until a signal."""
         options = self._options
         served = await served_model(options.url, api_key=self._some_key(), patience_s=options.patience)
         self._model = options.model or served
@@ -151,7 +151,7 @@ class ServeBench:
         return Report(outcomes, begun_s, min(begun_s + load.duration_s, time.monotonic()))
 
     def result(self, command: str) -> Result:
-        """What was measured so far."""
+        """Return the result so far."""
         options = self._options
         shown = ("requests", "rate", "concurrency", "duration", "burstiness", "length_scale", "seed", "mix")
         workload = {
@@ -173,15 +173,19 @@ async def _watch(bars: RunBars, outcomes: Sequence[Outcome]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The flags of the command line. UserError."""
+    """Parse the command line. Raises UserError."""
     parser = Parser("serve", __doc__)
     gateway = parser.add_argument_group("gateway")
     gateway.add_argument("--url", default="http://127.0.0.1:8000", help="(%(default)s)")
-    gateway.add_argument("--api-key", default=os.environ.get("ORCASTREAM_API_KEY"), help="or ORCASTREAM_API_KEY")
-    gateway.add_argument("--model", help="served name (the first that the gateway lists)")
-    gateway.add_argument("--timeout", type=above_zero, default=600.0, help="seconds until giving up (%(default)g)")
     gateway.add_argument(
-        "--patience", type=zero_or_more, default=60.0, help="seconds to wait for the gateway (%(default)g)"
+        "--api-key", default=os.environ.get("ORCASTREAM_API_KEY"), help="API key (default: ORCASTREAM_API_KEY)"
+    )
+    gateway.add_argument("--model", help="served name (default: the first that the gateway lists)")
+    gateway.add_argument(
+        "--timeout", type=above_zero, default=600.0, help="time limit of a request, seconds (%(default)g)"
+    )
+    gateway.add_argument(
+        "--patience", type=zero_or_more, default=60.0, help="time to wait for the gateway, seconds (%(default)g)"
     )
     _add_load_flags(parser)
     add_workload_flags(parser, "orca_trace")
@@ -189,9 +193,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--vocab-size", type=at_least(2), default=1000, help="a workload's token ids are below it (%(default)s)"
     )
     asked = parser.add_argument_group("questions in text, instead of a workload")
-    asked.add_argument("--questions", choices=MIXES, help="those of the demo model")
-    asked.add_argument("--prompts", type=Path, help='own ones: lines of {"prompt", "answer", "max_tokens"}')
-    asked.add_argument("--require-exact", action="store_true", help="an answer that is not the known one is a failure")
+    asked.add_argument("--questions", choices=MIXES, help="questions of the demo model")
+    asked.add_argument("--prompts", type=Path, help='your own: lines of {"prompt", "answer", "max_tokens"}')
+    asked.add_argument(
+        "--require-exact", action="store_true", help="an answer that differs from the known one is a failure"
+    )
     add_result_flags(parser, repeats=1)
     options = parser.parse_args(list(arguments))
     if options.sweep and (options.rate or options.concurrency):
@@ -203,7 +209,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_flags(parser: argparse.ArgumentParser, given: set[str]) -> None:
-    """UserError for flags that would change nothing beside the others."""
+    """Raise UserError for flags that would have no effect in combination with the others."""
     if {"--questions", "--prompts"} <= given:
         parser.error("--questions: got --prompts beside it, allowed: one of them")
     if {"--questions", "--prompts"} & given:
@@ -217,16 +223,18 @@ def _check_flags(parser: argparse.ArgumentParser, given: set[str]) -> None:
 def _add_load_flags(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
     load.add_argument(
-        "--concurrency", type=at_least(1), help="closed loop: clients; with --rate: most requests under way (no bound)"
+        "--concurrency",
+        type=at_least(1),
+        help="closed loop: clients; with --rate: maximum concurrent requests (no limit)",
     )
-    load.add_argument("--duration", type=above_zero, metavar="S", help="seconds of load (to the last request)")
-    load.add_argument("--sweep", metavar="rate=R,R...", help="rates, or clients: concurrency=C,C...")
-    load.add_argument("--mix", metavar="CLASS=SHARE,...", help="priority classes, drawn by share (the workload's own)")
-    load.add_argument("--tenant-mix", metavar="NAME=SHARE,...", help="tenants, drawn by share (the workload's own)")
+    load.add_argument("--duration", type=above_zero, metavar="S", help="seconds of load (default: to the last request)")
+    load.add_argument("--sweep", metavar="rate=R,R...", help="rates, or numbers of clients: concurrency=C,C...")
+    load.add_argument("--mix", metavar="CLASS=SHARE,...", help="priority classes, drawn by share (the workload's)")
+    load.add_argument("--tenant-mix", metavar="NAME=SHARE,...", help="tenants, drawn by share (the workload's)")
     load.add_argument(
-        "--tenant-key", action="append", default=[], metavar="NAME=KEY", help="a tenant's API key; repeat for more"
+        "--tenant-key", action="append", default=[], metavar="NAME=KEY", help="a tenant's API key; repeatable"
     )
-    load.add_argument("--allow-refusals", action="store_true", help="429 is no failure")
+    load.add_argument("--allow-refusals", action="store_true", help="429 is not a failure")
 
 
 def _stop_on_signals(stop: Stop) -> None:

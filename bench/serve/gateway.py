@@ -1,4 +1,4 @@
-"""Waiting for a gateway, and asking it what it serves."""
+"""Waiting for a gateway, and reading its served model."""
 
 import asyncio
 import time
@@ -9,11 +9,11 @@ _POLL_S = 0.2
 
 
 class GatewayUnavailable(Exception):
-    """No gateway was ready in time; the message says which, and what it said last."""
+    """The gateway was not ready in time; the message names it and its last answer."""
 
 
 async def served_model(url: str, *, api_key: str | None = None, patience_s: float = 60.0) -> str:
-    """The name of the model that the gateway serves, once it is ready; GatewayUnavailable after `patience_s`."""
+    """Return the gateway's model name once it is ready. Raises GatewayUnavailable after `patience_s`."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     give_up = time.monotonic() + patience_s
     async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:

@@ -1,8 +1,8 @@
-"""One connection to a gateway, whose answers are read as they come at next to no cost.
+"""One connection to a gateway that reads streamed answers at almost no cost.
 
-Who asks must not slow down who answers: a reader that takes a quarter of a millisecond per event takes its part of the
-cores from the engine, and adds to every time to first token. asyncio hands the bytes to httptools' parser, and nothing
-else stands between.
+The client must not slow down the server: a reader that takes a quarter of a millisecond per event takes its share of
+the cores from the engine, and adds to every time to first token. asyncio passes the bytes directly to httptools'
+parser.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from httptools import HttpParserError, HttpResponseParser
 
 
 class HttpConnection(asyncio.Protocol):
-    """Asks for one answer after another over HTTP/1.1.
+    """A connection for one request after another over HTTP/1.1.
 
-    `status`, `pieces` and `read` raise ConnectionError where the answer breaks off.
+    `status`, `pieces` and `read` raise ConnectionError if the answer breaks off.
     """
 
     def __init__(self) -> None:
@@ -27,10 +27,10 @@ class HttpConnection(asyncio.Protocol):
         self._has_head = self._ended = False
         self._broken: str | None = None
         self.is_free = False
-        """Whether it can carry another request."""
+        """Whether the connection can carry another request."""
 
     def ask(self, message: bytes) -> None:
-        """Send a whole request; the answer to the one before must have been read."""
+        """Send a whole request; the previous answer must have been read."""
         assert self._transport is not None
         self._parser = HttpResponseParser(self)
         self._pieces.clear()
@@ -38,13 +38,13 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(message)
 
     async def status(self) -> int:
-        """The status code, once it is there."""
+        """Wait for the status code and return it."""
         while not self._has_head:
             await self._more()
         return int(self._parser.get_status_code())
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body, as it comes."""
+        """Yield the body as it arrives."""
         while True:
             while self._pieces:
                 yield self._pieces.popleft()
@@ -53,7 +53,7 @@ class HttpConnection(asyncio.Protocol):
             await self._more()
 
     async def lines(self) -> AsyncIterator[str]:
-        """The body by lines, without their ends."""
+        """Yield the lines of the body, without their ends."""
         rest = b""
         async for piece in self.pieces():
             *whole, rest = (rest + piece).split(b"\n")
@@ -63,17 +63,17 @@ class HttpConnection(asyncio.Protocol):
             yield rest.decode(errors="replace")
 
     async def read(self) -> bytes:
-        """What is left of the body."""
+        """Return the rest of the body."""
         return b"".join([piece async for piece in self.pieces()])
 
     def close(self) -> None:
-        """Whatever it was doing."""
+        """Close the connection in any state."""
         self.is_free = False
         if self._transport is not None:
             self._transport.abort()
 
     async def _more(self) -> None:
-        """Wait for anything new."""
+        """Wait for new data."""
         if self._broken is not None:
             raise ConnectionResetError(self._broken)
         self._waiter = asyncio.get_running_loop().create_future()
@@ -92,7 +92,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
-            self._broken = f"no HTTP: {error}"
+            self._broken = f"invalid HTTP: {error}"
             self.close()
         self._wake()
 
@@ -103,14 +103,14 @@ class HttpConnection(asyncio.Protocol):
         self._wake()
 
     def on_headers_complete(self) -> None:
-        """From the parser."""
+        """Called by the parser."""
         self._has_head = True
 
     def on_body(self, body: bytes) -> None:
-        """From the parser."""
+        """Called by the parser."""
         self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        """From the parser."""
+        """Called by the parser."""
         self._ended = True
         self.is_free = self._parser.should_keep_alive()

@@ -1,4 +1,4 @@
-"""Connections to one gateway, as many as are wanted at once."""
+"""A pool of connections to one gateway, without a limit."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ from orcastream.bench.serve.http_connection import HttpConnection
 
 _CONNECT_S = 10.0
 _IDLE_S = 5.0
-"""One that was idle for longer is not used again: the gateway may be closing it."""
+"""A connection idle for longer is not reused: the gateway may be closing it."""
 
 
 class HttpPool:
-    """Posts JSON to the gateway at a URL, http or https; ValueError for any other. Use as an async context manager."""
+    """A client that posts JSON to an http or https URL; ValueError for others. Use as an async context manager."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -35,7 +35,7 @@ class HttpPool:
         self.close()
 
     def close(self) -> None:
-        """End the connections that are not in use."""
+        """Close the connections that are not in use."""
         while self._idle:
             self._idle.pop()[1].close()
 
@@ -43,7 +43,7 @@ class HttpPool:
     async def post(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[HttpConnection]:
-        """The connection that has been asked, for as long as its answer is read. Raises OSError."""
+        """Send a request; yield its connection while the answer is read. Raises OSError."""
         raw = json.dumps(body, separators=(",", ":")).encode()
         fields = {
             "Host": self._netloc,

@@ -1,4 +1,4 @@
-"""How hard a gateway is loaded: open loop at a rate, closed loop with so many clients, or as the workload arrives."""
+"""The load on a gateway: open loop at a rate, closed loop with a number of clients, or the workload's arrivals."""
 
 import argparse
 from dataclasses import asdict, dataclass
@@ -14,9 +14,9 @@ _SWEEPS = ("rate", "concurrency")
 
 @dataclass(frozen=True)
 class Load:
-    """`rate` in requests per second, `concurrency` in requests under way; `duration_s` infinite: to the last request.
+    """`rate` in requests per second, `concurrency` in concurrent requests; `duration_s` infinite: to the last request.
 
-    `swept` is the figure that a sweep changes, None without one.
+    `swept` is the value that a sweep varies, None without one.
     """
 
     name: str
@@ -27,13 +27,13 @@ class Load:
     swept: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; no duration where it is infinite."""
+        """Return plain values, without an infinite duration."""
         endless = self.duration_s == float("inf")
         return {**asdict(self), "duration_s": None if endless else self.duration_s}
 
 
 def read_loads(options: argparse.Namespace) -> list[Load]:
-    """The loads to measure, in order. Questions have no end of their own: they are asked for a minute. UserError."""
+    """Return the loads to measure, in order. Questions are unlimited, so they run for a minute. Raises UserError."""
     loads = _loads(options)
     if options.burstiness != 1.0 and any(load.is_closed for load in loads):
         raise UserError(f"--burstiness: got {options.burstiness:g}, allowed: for requests that arrive, not for clients")

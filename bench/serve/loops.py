@@ -1,4 +1,4 @@
-"""Many clients at once: open loop, where requests come when they come, and closed loop, where each client waits."""
+"""Many concurrent clients: open loop with independent arrivals, and closed loop, where each client waits."""
 
 import asyncio
 import random
@@ -12,24 +12,24 @@ from orcastream.bench.serve.client import Client
 from orcastream.bench.workloads import SampleRequest, continued, token_ids
 
 _TIMER_S = 0.001
-"""So late can a timer of asyncio be, whose epoll counts milliseconds."""
+"""Maximum lateness of an asyncio timer, because epoll counts milliseconds."""
 
 
 class Stop:
-    """Asks for no more requests; those that are under way end."""
+    """A signal to send no more requests; running ones end."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """No more requests from now on."""
+        """Send no more requests from now on."""
         self._event.set()
 
     def __bool__(self) -> bool:
         return self._event.is_set()
 
     async def within(self, seconds: float, *, exactly: bool = False) -> bool:
-        """Wait that long; True as soon as it is set. `exactly`: to the tenth of a millisecond, for one of computing."""
+        """Wait that long; return True as soon as it is set. `exactly`: to 0.1 ms, at the cost of 1 ms of CPU time."""
         until = time.monotonic() + seconds
         timer_s = seconds - _TIMER_S if exactly else seconds
         if timer_s > 0:
@@ -42,7 +42,7 @@ class Stop:
 
 
 class _Asked:
-    """The requests so far by index, for those that follow them. Appends each outcome to `outcomes` when it ends."""
+    """The requests so far by index, for those that follow them; each outcome is appended to `outcomes` at its end."""
 
     def __init__(self, client: Client, outcomes: list[Outcome], stop: Stop, most_at_once: int | None = None) -> None:
         self._client = client
@@ -53,25 +53,25 @@ class _Asked:
         self._ended: dict[int, asyncio.Future[Outcome]] = {}
 
     def expect(self, index: int) -> None:
-        """A request of that index has been taken up."""
+        """Announce a request with that index."""
         self._ended[index] = asyncio.get_running_loop().create_future()
 
     def has_ended(self, index: int) -> bool:
-        """Whether what was taken up has come to its end."""
+        """Return whether an announced request has ended."""
         return self._ended[index].done()
 
     async def ask(self, index: int, request: SampleRequest, due_s: float | None, wait: bool = True) -> None:
-        """Ask once what the request follows has ended, and, with `wait`, its time has come."""
+        """Send a request once its predecessor has ended and, with `wait`, its time has come."""
         if request.follows is not None:
             before = await self._ended[request.follows]
             due_s = time.monotonic() + (request.arrival_s if wait else 0.0)
             if await self._stop.within(due_s - time.monotonic()):
-                self._ended[index].set_result(before)  # so that what follows this one sees the end, too
+                self._ended[index].set_result(before)  # so that its successors see the end, too
                 return
             request = _follow(request, before)
         async with self._places:
             if self._has_bound and self._stop:
-                self._ended[index].set_result(Outcome(request, time.monotonic()))  # what follows it sees the end, too
+                self._ended[index].set_result(Outcome(request, time.monotonic()))  # successors see the end, too
                 return
             outcome = await self._client.ask(request, due_s)
         self._outcomes.append(outcome)
@@ -79,7 +79,7 @@ class _Asked:
 
 
 def _follow(request: SampleRequest, before: Outcome) -> SampleRequest:
-    """The API gives an answer's text and not its token ids: as many random ones stand for it in the next prompt."""
+    """Return the continued request; random token ids replace the answer's, because the API returns only its text."""
     if not request.continues:
         return request
     prompt = token_ids(before.request)
@@ -96,10 +96,10 @@ async def open_loop(
     concurrency: int | None = None,
     exactly: bool = False,
 ) -> None:
-    """Ask for each request at its arrival, whether or not earlier answers have come.
+    """Send each request at its arrival, independent of earlier answers.
 
-    With `concurrency` at most that many are under way; a request that waits for a place has arrived all the same.
-    `exactly` takes up to a millisecond of computing per arrival: for few of them, where a part of one counts. Returns
+    With `concurrency`, at most that many run at once; a request that waits for a slot counts as arrived. `exactly`
+    takes up to a millisecond of CPU time per arrival: use it for few arrivals, where fractions of one matter. Returns
     when all have ended.
     """
     begun = time.monotonic()
@@ -122,9 +122,9 @@ async def closed_loop(
     concurrency: int,
     duration_s: float = float("inf"),
 ) -> None:
-    """`concurrency` clients, each of which asks for the next request as soon as it has its answer, for `duration_s`.
+    """Run `concurrency` clients for `duration_s`, each of which sends the next request when it has its answer.
 
-    A request that follows one under way is left for later: nobody waits for it as long as there are others.
+    A request that follows a running one is postponed: no client waits for it while there are others.
     """
     until = time.monotonic() + duration_s
     asked = _Asked(client, outcomes, stop)
@@ -156,7 +156,7 @@ async def closed_loop(
 
 @asynccontextmanager
 async def _group() -> AsyncIterator[set["asyncio.Task[None]"]]:
-    """Tasks that are awaited at the end, or cancelled where the caller is."""
+    """Yield a set of tasks that are awaited at the end, or canceled with the caller."""
     tasks: set[asyncio.Task[None]] = set()
     try:
         yield tasks

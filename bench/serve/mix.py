@@ -1,4 +1,4 @@
-"""Priority classes and tenants of a load."""
+"""The priority classes and tenants of a load."""
 
 import argparse
 import random
@@ -13,7 +13,7 @@ from orcastream.schemas.keys import CLASSES
 
 @dataclass(frozen=True)
 class Mix:
-    """Shares of classes and tenants; an empty one leaves what the workload says."""
+    """Shares of classes and tenants; empty shares leave those of the workload."""
 
     classes: Mapping[str, float]
     tenants: Mapping[str, float]
@@ -24,7 +24,7 @@ class Mix:
                 raise UserError(f"--mix: got class {name!r}, allowed: {', '.join(CLASSES)}")
 
     def apply(self, requests: Iterable[SampleRequest], seed: int) -> Iterator[SampleRequest]:
-        """Each request with a class and a tenant drawn by share."""
+        """Yield each request with a class and a tenant drawn by share."""
         rng = random.Random(f"mix {seed}")
         for request in requests:
             priority_class = _drawn(self.classes, rng) or request.priority_class
@@ -37,7 +37,7 @@ def _drawn(shares: Mapping[str, float], rng: random.Random) -> str | None:
 
 
 def read_shares(flag: str, text: str | None) -> dict[str, float]:
-    """`realtime=0.2,normal=0.8`; UserError."""
+    """Parse shares such as `realtime=0.2,normal=0.8`. Raises UserError."""
     shares: dict[str, float] = {}
     for part in (text or "").split(",") if text else ():
         name, equals, share = part.partition("=")
@@ -48,12 +48,12 @@ def read_shares(flag: str, text: str | None) -> dict[str, float]:
         except argparse.ArgumentTypeError:
             equals = ""
         if not equals or not name.strip():
-            raise UserError(f"{flag}: got {text!r}, allowed: NAME=SHARE with commas between, shares above 0")
+            raise UserError(f"{flag}: got {text!r}, allowed: NAME=SHARE separated by commas, shares above 0")
     return shares
 
 
 def read_keys(texts: Iterable[str]) -> dict[str, str]:
-    """`light=KEY` each; UserError, which does not show the key."""
+    """Parse keys such as `light=KEY`. Raises UserError, which does not show the key."""
     keys: dict[str, str] = {}
     for text in texts:
         name, equals, key = text.partition("=")

@@ -1,4 +1,4 @@
-"""Questions in text: the demo model's own questions, whose answers are known, or those of a file."""
+"""Questions in text: those of the demo model, whose answers are known, or those of a file."""
 
 import json
 import random
@@ -17,14 +17,14 @@ _EACH_HELD_OUT = 40
 
 @dataclass(frozen=True)
 class Group:
-    """Questions that share one part of the load."""
+    """Questions that share one fraction of the load."""
 
     share: float
     questions: Sequence[SampleRequest]
 
 
 class QuestionMix:
-    """A mixture of groups of questions, drawn with one seed: the n-th question is always the same."""
+    """A mixture of groups of questions, drawn with one seed, so that the n-th question is always the same."""
 
     def __init__(self, groups: Sequence[Group], seed: int = 0) -> None:
         self._groups = [group for group in groups if group.questions]
@@ -33,19 +33,19 @@ class QuestionMix:
         self._rng = random.Random(f"questions {seed}")
 
     def draw(self) -> SampleRequest:
-        """The next question."""
+        """Return the next question."""
         group = self._rng.choices(self._groups, [group.share for group in self._groups])[0]
         return self._rng.choice(group.questions)
 
 
 def known_by_heart(seed: int = 0) -> QuestionMix:
-    """Questions that the demo model answers to the letter: one word, a paragraph, a count of 600 tokens."""
+    """Return questions that the demo model answers exactly: one word, a paragraph, a count of 600 tokens."""
     recited = [SampleRequest(item.question, item.answer) for item in questions()]
     return QuestionMix([Group(0.5, _showcase()), Group(0.42, recited), Group(0.08, [SampleRequest(*LONG_COUNT)])], seed)
 
 
 def never_seen(seed: int = 0) -> QuestionMix:
-    """Questions that were held out of the demo model's training: nearly all answers are right."""
+    """Return questions held out of the demo model's training: nearly all answers are correct."""
     kinds = [
         [SampleRequest(item.question, item.answer) for item in held_out(kind, _EACH_HELD_OUT, seed=seed)]
         for kind in HELD_OUT_KINDS
@@ -54,7 +54,7 @@ def never_seen(seed: int = 0) -> QuestionMix:
 
 
 def same_length(seed: int = 0) -> QuestionMix:
-    """One question over and over, of 600 tokens: all streams stay equally busy."""
+    """Return a single repeated question with an answer of 600 tokens: all streams stay equally busy."""
     return QuestionMix([Group(1.0, [SampleRequest(*LONG_COUNT)])], seed)
 
 
@@ -63,7 +63,7 @@ MIXES = {"demo": known_by_heart, "held-out": never_seen, "long": same_length}
 
 
 def from_file(path: Path, seed: int = 0) -> QuestionMix:
-    """Lines of JSON: `{"prompt": ..., "answer": ..., "max_tokens": ...}`, the last two optional; ValueError else."""
+    """Read lines of JSON: `{"prompt": ..., "answer": ..., "max_tokens": ...}`, the last two optional, or ValueError."""
     asked = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():

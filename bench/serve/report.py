@@ -1,4 +1,4 @@
-"""What a load run comes to: figures, errors by kind, and how many answers were exact."""
+"""Results of a load run: figures, errors by kind, and the number of exact answers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from orcastream.bench.figures.outcome import Objectives, Outcome
 from orcastream.bench.figures.spread import Spread
 
 _REFUSED = "429 "
-"""How the kinds of errors begin by which a service protects itself."""
+"""Prefixes of the kinds of errors by which a service protects itself."""
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,27 @@ class Report:
 
     @property
     def errors(self) -> Counter[str]:
-        """How many requests failed, by kind."""
+        """Number of failed requests by kind."""
         return Counter(outcome.error for outcome in self.outcomes if outcome.error is not None)
 
     @property
     def complete(self) -> int:
-        """Requests whose whole answer came."""
+        """Number of requests whose whole answer arrived."""
         return sum(outcome.complete for outcome in self.outcomes)
 
     @property
     def exact(self) -> int:
-        """Answers that are the known one to the letter."""
+        """Number of answers that match the known one exactly."""
         return sum(outcome.exact is True for outcome in self.outcomes)
 
     @property
     def comparable(self) -> int:
-        """Complete answers for which the right one is known."""
+        """Number of complete answers for which the correct one is known."""
         return sum(outcome.complete and outcome.exact is not None for outcome in self.outcomes)
 
     @property
     def moved(self) -> int:
-        """Answers that more than one worker had a part in."""
+        """Number of answers by more than one worker."""
         return sum(len(set(outcome.workers)) > 1 for outcome in self.outcomes)
 
     def spreads(self) -> dict[str, Spread | None]:
@@ -59,9 +59,9 @@ class Report:
         }
 
     def failed(self, *, allow_refusals: bool = False, require_exact: bool = False) -> list[str]:
-        """What was not as it should be, in sentences; empty: everything was.
+        """Return failures as sentences; empty if there are none.
 
-        `allow_refusals`: 429, whatever its code, is no failure, as where a run is meant to overload the service.
+        `allow_refusals`: 429 with any code is not a failure, for runs that overload the service deliberately.
         """
         complaints = [
             f"{count} of {len(self.outcomes)} requests failed: {kind}"
@@ -73,11 +73,11 @@ class Report:
         if require_exact and not self.comparable:
             complaints.append("no answer could be compared with a known one")
         if require_exact and self.exact < self.comparable:
-            complaints.append(f"{self.comparable - self.exact} of {self.comparable} answers are not the known ones")
+            complaints.append(f"{self.comparable - self.exact} of {self.comparable} answers differ from the known ones")
         return complaints
 
     def figures(self, objectives: Objectives) -> dict[str, Any]:
-        """Everything as plain values. The engine's own figures are None: HTTP does not tell them."""
+        """Return everything as plain values. The engine's own figures are None, because HTTP does not provide them."""
         prompt_tokens = sum(outcome.prompt_tokens - outcome.cached_tokens for outcome in self.outcomes)
         return {
             **measure(self.outcomes, self.begun_s, self.until_s, objectives),
@@ -89,7 +89,7 @@ class Report:
         }
 
     def table(self) -> Table:
-        """Latencies in milliseconds."""
+        """Return a table of latencies in milliseconds."""
         table = Table(box=box.SIMPLE, pad_edge=False)
         table.add_column("ms")
         for heading in ("p50", "p95", "p99", "highest"):
@@ -100,7 +100,7 @@ class Report:
         return table
 
     def summary(self) -> str:
-        """Counts and rates, in a few lines."""
+        """Return counts and rates in a few lines."""
         seconds = self.until_s - self.begun_s
         tokens = sum(outcome.tokens for outcome in self.outcomes)
         lines = [

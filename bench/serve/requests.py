@@ -1,4 +1,4 @@
-"""Where the requests of a load come from: a workload, or questions in text."""
+"""The source of a load's requests: a workload, or questions in text."""
 
 import argparse
 import math
@@ -18,10 +18,10 @@ _WARM_UP_TOKENS = 4
 
 
 class RequestSource:
-    """The same requests for the same seed, load after load.
+    """A source of the same requests for the same seed, load after load.
 
-    Only the token ids of a workload change from run to run, all alike: a worker's prefix cache would know those of an
-    earlier run. Lengths, arrivals, and what prompts have in common stay.
+    Only a workload's token ids change consistently between runs, because a worker's prefix cache would know those of an
+    earlier run. Lengths, arrivals, and common parts of prompts stay.
     """
 
     def __init__(self, options: argparse.Namespace, mix: Mix) -> None:
@@ -32,12 +32,12 @@ class RequestSource:
         self.name: str = str(options.prompts or options.questions or options.workload)
 
     def requests(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
-        """The requests of a load, and how many they are; None where time ends them."""
+        """Return the requests of a load, and their number; None if the duration ends them."""
         plain, number = self._questions(load) if self._asks_text else self._workload(load)
         return self._mix.apply(self._unseen(plain), self._options.seed), number
 
     def warm_up(self, number: int) -> list[SampleRequest]:
-        """A few short ones."""
+        """Return a few short requests."""
         if self._asks_text:
             drawn = [self._question_mix().draw() for _ in range(number)]
         else:
@@ -47,7 +47,7 @@ class RequestSource:
         return [replace(request, max_tokens=_WARM_UP_TOKENS) for request in mixed]
 
     def _unseen(self, requests: Iterable[SampleRequest]) -> Iterator[SampleRequest]:
-        """The requests with token ids that nobody has seen."""
+        """Yield the requests with unseen token ids."""
         return with_other_ids(requests, self._options.vocab_size, self._fresh)
 
     def _questions(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
@@ -64,7 +64,7 @@ class RequestSource:
         return from_file(options.prompts, options.seed) if options.prompts else MIXES[options.questions](options.seed)
 
     def _workload(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
-        """All of the workload; in a given time so many as arrive in it, or one seed after another."""
+        """Return the whole workload; for a given duration, what arrives in it, or the workloads of successive seeds."""
         options = self._options
         ends_by_time = load.duration_s < math.inf and not options.requests
         if load.is_closed and ends_by_time:
@@ -86,7 +86,7 @@ class RequestSource:
         return chain.from_iterable(self._shifted(turn) for turn in count())
 
     def _shifted(self, turn: int) -> Iterator[SampleRequest]:
-        """The workload of one more seed, its indices behind those of the earlier ones."""
+        """Yield the workload of another seed, with indices after those of the earlier ones."""
         drawn = draw_workload(self._options, self._draw(self._number).again(self._options.seed + turn))
         for request in drawn:
             yield request if request.follows is None else replace(request, follows=request.follows + turn * len(drawn))

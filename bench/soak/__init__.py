@@ -1,1 +1,1 @@
-"""A long run under steady load: do memory, descriptors and latency stay what they were?"""
+"""A long run under steady load, which checks that memory, descriptors and latency do not grow."""

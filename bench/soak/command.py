@@ -1,9 +1,9 @@
-"""Run a service for long under steady load, and see whether anything grows.
+"""Run a service for a long time under steady load, and check whether anything grows.
 
-Redis, a gateway and workers of its own, on this machine; the capacity is measured first, then requests arrive at a
-share of it, at random (Poisson). Memory and descriptors are those of the processes, latencies what the clients saw,
-both per window. Exit status: 0 where every request got its whole answer and nothing grew: p99 TBT of the last window
-within 10 % of the first, descriptors and memory flat once the first window has warmed up; else 1.
+Starts its own Redis, gateway and workers on this machine; the capacity is measured first, then requests arrive at
+random (Poisson) at a share of it. Memory and descriptors are those of the processes, latencies those of the clients,
+both per window. Exit status: 0 if every request got its whole answer and nothing grew: p99 TBT of the last window
+within 10 % of the first, descriptors and memory flat after the first window's warm-up; else 1.
 
   orcastream bench soak --minutes 60 --window 10 --load 0.7 --json soak.json
 """
@@ -38,7 +38,7 @@ _RETENTION_S = 60
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, print, judge; returns the exit status."""
+    """Run, print and judge; return the exit status."""
     options = parse(arguments)
     check_outputs(options)
     capacity, windows = asyncio.run(_run(options))
@@ -78,7 +78,7 @@ async def _site(options: argparse.Namespace) -> AsyncIterator[tuple[Site, Client
 
 
 async def capacity_of(client: Client, options: argparse.Namespace) -> float:
-    """Requests per second that clients get who never wait. UserError where they get none."""
+    """Return the requests per second of clients without pauses. Raises UserError if they get no answer."""
     outcomes: list[Outcome] = []
     begun_s = time.monotonic()
     requests, duration_s = _endless(options, "capacity"), options.capacity_seconds
@@ -89,7 +89,7 @@ async def capacity_of(client: Client, options: argparse.Namespace) -> float:
 
 
 def _endless(options: argparse.Namespace, purpose: str) -> Iterator[SampleRequest]:
-    """The workload of one seed after another. Prompts are short-lived: nothing of an hour's load is kept."""
+    """Yield the workload of one seed after another. Prompts are temporary: nothing of an hour's load is kept."""
     rng = Random(f"{purpose} {options.seed}")
     while True:
         draw = Draw(
@@ -104,7 +104,7 @@ def _endless(options: argparse.Namespace, purpose: str) -> Iterator[SampleReques
 
 
 def _arriving(options: argparse.Namespace, rate: float) -> Iterator[SampleRequest]:
-    """Requests at random moments, so many per second in the mean, until the time is over."""
+    """Yield requests at random times, `rate` per second on average, until the time is over."""
     rng, at_s = Random(f"arrivals {options.seed}"), 0.0
     for request in _endless(options, "load"):
         at_s += rng.expovariate(rate)
@@ -114,7 +114,7 @@ def _arriving(options: argparse.Namespace, rate: float) -> Iterator[SampleReques
 
 
 async def _watch(site: Site, outcomes: list[Outcome], windows: Windows) -> None:
-    """Sort what has ended into its windows, and look at the processes."""
+    """Assign ended requests to their windows, and sample the processes."""
     while True:
         windows.take(outcomes)
         windows.look(site.pids())
@@ -122,16 +122,18 @@ async def _watch(site: Site, outcomes: list[Outcome], windows: Windows) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The flags of the command line. UserError."""
+    """Parse the command line. Raises UserError."""
     parser = Parser("soak", __doc__)
     single = [name for name, workload in WORKLOADS.items() if name in ("equal_size", "orca_trace", "heavy_tail")]
-    parser.add_argument("--minutes", type=above_zero, default=60.0, help="of load (%(default)g)")
+    parser.add_argument("--minutes", type=above_zero, default=60.0, help="duration of the load (%(default)g)")
     parser.add_argument("--window", type=above_zero, default=10.0, metavar="MINUTES", help="(%(default)g)")
     parser.add_argument("--load", type=above_zero, default=0.7, help="share of the capacity (%(default)g)")
-    parser.add_argument("--capacity-seconds", type=above_zero, default=60.0, help="to measure it (%(default)g)")
-    parser.add_argument("--clients", type=at_least(1), default=32, help="that do (%(default)s)")
+    parser.add_argument(
+        "--capacity-seconds", type=above_zero, default=60.0, help="duration of its measurement (%(default)g)"
+    )
+    parser.add_argument("--clients", type=at_least(1), default=32, help="clients that measure it (%(default)s)")
     parser.add_argument("--workers", type=at_least(1), default=1, help="worker processes (%(default)s)")
-    parser.add_argument("--model", metavar="DIR", help="(the demo model)")
+    parser.add_argument("--model", metavar="DIR", help="model (the demo model)")
     parser.add_argument("--workload", choices=single, default="orca_trace", help="(%(default)s)")
     parser.add_argument("--vocab-size", type=at_least(2), default=1000, help="token ids are below it (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")

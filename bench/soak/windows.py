@@ -1,4 +1,4 @@
-"""What was seen in each stretch of a long run."""
+"""The measurements in each window of a long run."""
 
 import os
 import time
@@ -15,40 +15,40 @@ from orcastream.bench.figures.outcome import Outcome
 from orcastream.bench.figures.spread import Spread
 
 MOST_SLOWER = 0.10
-"""By how much the p99 TBT of the last window may be above the first one's."""
+"""Maximum increase of p99 TBT from the first to the last window."""
 MOST_GROWTH = 0.05
 MOST_GROWTH_BYTES = 16 * 2**20
-"""By how much a process may grow between the second window and the last: the larger of both."""
+"""Maximum growth of a process between the second window and the last: the larger of both."""
 MOST_MORE_DESCRIPTORS = 16
-"""Connections of clients come and go."""
+"""Allowance for client connections, which come and go."""
 
 
 @dataclass
 class Window:
-    """Seconds from the start of the load; figures of what ended, and of tokens that came, in that time."""
+    """A window, in seconds from the start of the load: figures of requests that ended and tokens that arrived in it."""
 
     begin_s: float
     end_s: float
     complete: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    """Of requests that failed, by what their clients were told."""
+    """Failed requests, by the error that their clients got."""
     ttfts_s: "array[float]" = field(default_factory=lambda: array("d"))
     gaps_s: "array[float]" = field(default_factory=lambda: array("d"))
     memory_bytes: dict[str, int] = field(default_factory=dict)
-    """Private memory of each process, the most that was seen."""
+    """Maximum observed private memory of each process."""
     descriptors: dict[str, int] = field(default_factory=dict)
 
     @property
     def failed(self) -> int:
-        """Requests that did not get their whole answers."""
+        """Number of requests without their whole answer."""
         return self.errors.total()
 
     def spread(self, values_s: "array[float]") -> Spread | None:
-        """Of all values of a kind."""
+        """Return the spread of all values of a kind."""
         return Spread.of(values_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, times in milliseconds."""
+        """Return plain values, times in milliseconds."""
         ttft, tbt = self.spread(self.ttfts_s), self.spread(self.gaps_s)
         return {
             "begin_s": self.begin_s,
@@ -64,7 +64,7 @@ class Window:
 
 
 class Windows:
-    """Sorts what comes into windows of `length_s`, from `begun_s` (monotonic) on."""
+    """Windows of `length_s` from `begun_s` (monotonic) on, to which measurements are assigned."""
 
     def __init__(self, begun_s: float, length_s: float) -> None:
         self._begun_s = begun_s
@@ -74,18 +74,18 @@ class Windows:
 
     @property
     def whole(self) -> list[Window]:
-        """Those that were under load to their end, as nearly as the processes were looked at."""
+        """Return the windows under load to their end, to the precision of the process samples."""
         return [one for one in self._windows if one.begin_s + self._length_s / 2 < self._looked_s]
 
     def take(self, outcomes: list[Outcome]) -> None:
-        """Count these, and forget them."""
+        """Count the outcomes, and clear the list."""
         taken = outcomes[:]
         del outcomes[: len(taken)]
         for outcome in taken:
             self._count(outcome)
 
     def look(self, pids: Mapping[str, int]) -> None:
-        """See how large the processes are now."""
+        """Sample the sizes of the processes."""
         now_s = time.monotonic()
         self._looked_s = now_s - self._begun_s
         window = self._at(now_s)
@@ -116,7 +116,7 @@ class Windows:
 
 
 def shortcomings(windows: Sequence[Window]) -> list[str]:
-    """What was not as it should be, in sentences; the first window warms memory up."""
+    """Return problems as sentences; memory warms up in the first window."""
     if len(windows) < 2:
         return ["there are not two whole windows"]
     errors = sum((one.errors for one in windows), Counter[str]())

@@ -1,1 +1,1 @@
-"""What telemetry costs."""
+"""Measurement of the cost of telemetry."""

@@ -1,13 +1,12 @@
-"""Measure what telemetry costs.
+"""Measure the cost of telemetry.
 
-Throughput: two workers share one engine in this process, and telemetry is told of one of them. They take turns at a
-batch of requests straight from the queue; each round gives one ratio. Exports come whoever's turn it is: the CPU time
-of their threads is measured, and all of it charged to the rounds with telemetry. Time to first token: two sites side by
-side, each with a Redis, a gateway and one worker, of which one exports; they take turns at requests over HTTP, one
-after another. Each pair of sites gives one difference, and then both are started anew, because two processes differ for
-as long as they live by more than telemetry costs. Traces are sampled, metrics are on, the collector is a process of its
-own.
-Exit status: 0 where the medians keep within the goals, 1 where one does not.
+Throughput: two workers share one engine in this process, and telemetry observes one of them. They alternate on a batch
+of requests directly from the queue; each round gives one ratio. Exports happen in any round: the CPU time of their
+threads is measured, and all of it is charged to the rounds with telemetry. Time to first token: two sites, each with a
+Redis, a gateway and one worker, one of which exports, alternate on sequential requests over HTTP. Each pair of sites
+gives one difference, and then both are restarted, because two processes differ throughout their life by more than
+telemetry costs. Traces are sampled, metrics are on, and the collector is a separate process.
+Exit status: 0 if the medians are within the goals, else 1.
 """
 
 import argparse
@@ -40,12 +39,12 @@ MOST_THROUGHPUT_LOST = 0.02
 MOST_TTFT_ADDED_S = 0.001
 _QUESTION = SampleRequest("What is 3 + 4?", max_tokens=4)
 _TURNS = 4
-"""How often each of two sites is asked in turn."""
+"""Number of turns of each of the two sites."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One figure without telemetry, and the same with it."""
+    """A figure without telemetry, and the same figure with it."""
 
     off: float
     on: float
@@ -53,16 +52,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class Cost:
-    """Output tokens per second of each round, median seconds to the first token of each pair of sites."""
+    """Output tokens per second of each round, and median seconds to the first token of each pair of sites."""
 
     throughput: list[Pair]
     ttft_s: list[Pair]
     export_share: float
-    """CPU time of the exporters' threads over the time of the rounds with telemetry."""
+    """CPU time of the exporters' threads divided by the time of the rounds with telemetry."""
 
     @property
     def ratios(self) -> list[float]:
-        """Throughput with telemetry, exports charged, to throughput without."""
+        """Throughput with telemetry, including exports, divided by throughput without."""
         return [pair.on / pair.off * (1 - self.export_share) for pair in self.throughput]
 
     @property
@@ -72,7 +71,7 @@ class Cost:
 
 
 async def measure(options: argparse.Namespace) -> tuple[Cost, int, int]:
-    """The cost, and the spans and data points that the collector got."""
+    """Return the cost, and the numbers of spans and data points that the collector received."""
     sink = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "orcastream.bench.telemetry.otlp_sink"),
         stdin=asyncio.subprocess.PIPE,
@@ -90,7 +89,7 @@ async def measure(options: argparse.Namespace) -> tuple[Cost, int, int]:
 
 
 async def _throughput(variables: Mapping[str, str], options: argparse.Namespace) -> tuple[list[Pair], float]:
-    """Rates of each round, and the exporters' share."""
+    """Return the rates of each round, and the exporters' share."""
     os.environ.update(variables)
     telemetry = start_telemetry("orcastream-worker", "bench")
     exporters = [thread for thread in threading.enumerate() if thread.name.startswith("Otel")]
@@ -102,7 +101,7 @@ async def _throughput(variables: Mapping[str, str], options: argparse.Namespace)
                 exported_s = -_cpu_s(exporters)
             order = (off, on) if number % 2 else (on, off)
             rates = {one: await one.throughput(options.requests, options.tokens) for one in order}
-            if number >= 0:  # the first one warms everything up
+            if number >= 0:  # the first round warms everything up
                 rounds.append(Pair(rates[off], rates[on]))
         exported_s += _cpu_s(exporters)
     telemetry.shut_down()
@@ -111,12 +110,12 @@ async def _throughput(variables: Mapping[str, str], options: argparse.Namespace)
 
 
 def _cpu_s(threads: Sequence[threading.Thread]) -> float:
-    """What these threads have computed so far; all of them live."""
+    """Return the CPU time so far of these threads, all of which are alive."""
     return sum(time.clock_gettime(time.pthread_getcpuclockid(thread.ident)) for thread in threads if thread.ident)
 
 
 async def _ttft_s(variables: Mapping[str, str], options: argparse.Namespace, number: int) -> Pair:
-    """Median times of two fresh sites."""
+    """Return the median times of two fresh sites."""
     disabled = {"OTEL_SDK_DISABLED": "true"}
     times: dict[bool, list[float]] = {False: [], True: []}
     order = (False, True) if number % 2 else (True, False)
@@ -147,17 +146,17 @@ def _exporting(port: int, options: argparse.Namespace) -> dict[str, str]:
 
 @asynccontextmanager
 async def _client(environment: Mapping[str, str]) -> AsyncIterator[Client]:
-    """A client of a site of its own."""
+    """Yield a client of its own site."""
     async with ready_site(DEMO_MODEL, environment=environment) as (site, _), Client(site.url, DEMO_MODEL) as client:
         yield client
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; returns the exit status."""
+    """Measure and print; return the exit status."""
     options = _parse(arguments)
     check_outputs(options)
     cost, spans, points = asyncio.run(measure(options))
-    _print(cost, f"the collector got {spans:,} spans and {points:,} data points")
+    _print(cost, f"the collector received {spans:,} spans and {points:,} data points")
     if options.json:
         figures = {**asdict(cost), "spans": spans, "points": points}
         options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
@@ -168,14 +167,18 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("telemetry-cost", __doc__)
-    parser.add_argument("--rounds", type=at_least(2), default=20, help="of both workers, for throughput (%(default)s)")
     parser.add_argument(
-        "--pairs", type=at_least(2), default=10, help="of sites, for the time to first token (%(default)s)"
+        "--rounds", type=at_least(2), default=20, help="rounds of both workers, for throughput (%(default)s)"
     )
-    parser.add_argument("--requests", type=at_least(1), default=64, help="posted at once for throughput (%(default)s)")
-    parser.add_argument("--tokens", type=at_least(1), default=96, help="output tokens of each (%(default)s)")
     parser.add_argument(
-        "--http-requests", type=at_least(1), default=40, help="to each site, one after another (%(default)s)"
+        "--pairs", type=at_least(2), default=10, help="pairs of sites, for the time to first token (%(default)s)"
+    )
+    parser.add_argument(
+        "--requests", type=at_least(1), default=64, help="requests posted at once for throughput (%(default)s)"
+    )
+    parser.add_argument("--tokens", type=at_least(1), default=96, help="output tokens of each request (%(default)s)")
+    parser.add_argument(
+        "--http-requests", type=at_least(1), default=40, help="sequential requests to each site (%(default)s)"
     )
     parser.add_argument("--sampled", type=float, default=0.05, help="share of traces sampled (%(default)s)")
     parser.add_argument(

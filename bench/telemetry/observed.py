@@ -1,7 +1,7 @@
-"""Two workers around one engine in this process; telemetry is told of the one and hears nothing of the other.
+"""Two workers with one engine in this process; telemetry observes one and not the other.
 
-Two processes that run the same program can differ by several per cent for as long as they live, by where their memory
-happens to lie. What telemetry costs is less than that, so it is measured where nothing else differs.
+Two processes of the same program can differ by several percent throughout their life, depending on their memory layout.
+Telemetry costs less than that, so it is measured where nothing else differs.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Served:
         self._count = 0
 
     async def throughput(self, requests: int, tokens: int) -> float:
-        """Output tokens per second of `requests` that are posted at once, from the first post to the last end."""
+        """Return output tokens per second of `requests` posted at once, from the first post to the last end."""
         begun_s = time.monotonic()
         for _ in range(requests):
             self._count += 1
@@ -62,10 +62,10 @@ class Served:
 
 
 class _OwnWork:
-    """The engine as one of the workers sees it: there is work while a request of its own runs.
+    """One worker's view of the engine: there is work only while a request of that worker runs.
 
-    A loop that has nothing to do may still be woken late, for what was published, when the other's requests are in the
-    engine already: it would step them, at the same time as the other does.
+    An idle loop may still be woken late, by a publication, when the other worker's requests are already in the engine:
+    it would step them concurrently with the other worker.
     """
 
     def __init__(self, engine: OrcaEngine) -> None:
@@ -95,7 +95,7 @@ class _OwnWork:
 
 @asynccontextmanager
 async def one_engine(redis_url: str) -> AsyncIterator[tuple[Served, Served]]:
-    """The unobserved worker and the observed one; only one of them may have work at a time."""
+    """Yield the unobserved worker and the observed one; only one of them may have work at a time."""
     torch.set_num_threads(1)
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
     link = await Link.open(redis_url, name="bench")
@@ -121,7 +121,7 @@ async def one_engine(redis_url: str) -> AsyncIterator[tuple[Served, Served]]:
 
 @contextmanager
 def _telling(is_observed: bool) -> Iterator[None]:
-    """What is made, and begun, in here is observed or not."""
+    """Objects created, and spans begun, in this context are observed or not."""
     token = _is_observed.set(is_observed)
     try:
         if is_observed:
@@ -135,7 +135,7 @@ def _telling(is_observed: bool) -> Iterator[None]:
 
 @contextmanager
 def _choosing_tracer() -> Iterator[None]:
-    """The one tracer of the process looks at who asks."""
+    """Make the process's tracer depend on its caller."""
     with patch.object(trace_context, "get_tracer", _ChoosingTracer):
         trace_context.tracer.cache_clear()
         try:

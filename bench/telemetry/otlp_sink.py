@@ -1,6 +1,6 @@
 """A collector that reads OTLP over HTTP and keeps nothing: `python -m orcastream.bench.telemetry.otlp_sink`.
 
-It prints its port, and, when its input ends, how many spans and data points it was sent.
+It prints its port and, when its input ends, the numbers of spans and data points received.
 """
 
 import sys
@@ -14,7 +14,7 @@ _POLL_S = 0.05
 
 
 class Sink:
-    """Counts what arrives."""
+    """Counters of received data."""
 
     def __init__(self) -> None:
         self.spans = 0
@@ -22,7 +22,7 @@ class Sink:
         self._lock = threading.Lock()
 
     def take(self, path: str, body: bytes) -> None:
-        """One export; DecodeError for what is none."""
+        """Count one export. Raises DecodeError if it is invalid."""
         spans = points = 0
         if path == "/v1/traces":
             traces = ExportTraceServiceRequest.FromString(body)

@@ -1,1 +1,1 @@
-"""A few requests through the engine, every iteration noted: `python -m orcastream.bench.walk`."""
+"""A few requests through the engine, with every iteration recorded: `python -m orcastream.bench.walk`."""

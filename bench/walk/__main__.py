@@ -12,7 +12,7 @@ from orcastream.bench.walk.walk import Walk
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Walk twice, once under each scheduler."""
+    """Run the walk once under each scheduler."""
     folder = Path(arguments[0] if arguments else "docs")
     torch.set_num_threads(1)
     walk, static = Walk("fcfs"), Walk("static")

@@ -1,4 +1,4 @@
-"""The picture of a batch: time to the right, one lane per place, a coloured bar per request."""
+"""The picture of a batch: time to the right, one lane per place, a colored bar per request."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -11,7 +11,7 @@ _STEP, _LANE, _LEFT, _TOP, _FIELD = 26, 30, 64, 30, 148
 
 
 def places(iterations: Iterable[Iteration]) -> list[dict[str, int]]:
-    """Per iteration, the lane of each request in it: the lowest that is free when it joins, kept until it leaves."""
+    """Return the lane of each request per iteration: the lowest free one when it joins, kept until it leaves."""
     lanes: dict[str, int] = {}
     found = []
     for iteration in iterations:
@@ -24,7 +24,7 @@ def places(iterations: Iterable[Iteration]) -> list[dict[str, int]]:
 
 
 def draw(fields: Mapping[str, Sequence[Iteration]]) -> str:
-    """An SVG with one field per title. Filled: a chunk of a prompt, with its tokens; pale: one token."""
+    """Return an SVG with one field per title. Filled: a chunk of a prompt, with its tokens; pale: one token."""
     width = _LEFT + _STEP * max(len(iterations) for iterations in fields.values()) + 10
     height = _FIELD * len(fields)
     drawn = [_field(title, iterations, _FIELD * row) for row, (title, iterations) in enumerate(fields.items())]

@@ -1,4 +1,4 @@
-"""Attention that remembers the flat batches that it is given."""
+"""An attention backend that records its flat batches."""
 
 from typing import ClassVar
 
@@ -12,12 +12,12 @@ from orcastream.engine.batch.flat_batch import FlatBatch
 
 @register("noting")
 class NotingBackend(TorchBackend):
-    """The reference in plain torch; `last` is the batch that was planned last. Never taken by `auto`."""
+    """The reference in plain torch; `last` is the batch planned last. Never selected by `auto`."""
 
     rank = -1
     last: ClassVar[FlatBatch | None] = None
 
     def plan(self, batch: FlatBatch, dtype: torch.dtype) -> list[GroupPlan]:
-        """As the reference."""
+        """Plan like the reference."""
         NotingBackend.last = batch
         return super().plan(batch, dtype)

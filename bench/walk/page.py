@@ -1,4 +1,4 @@
-"""docs/iteration.md: one iteration of a walk, told with its numbers."""
+"""The page docs/iteration.md: one iteration of a walk, explained with its numbers."""
 
 import math
 import textwrap
@@ -8,12 +8,12 @@ from orcastream.bench.figures.machine import machine
 from orcastream.bench.walk.walk import BLOCK_SIZE, MAX_BATCH_SIZE, MAX_TOKENS, SCENE, Iteration, Span, Walk
 
 TIMES = "<!-- times -->"
-"""What stands behind it differs from run to run."""
+"""The text after this heading differs between runs."""
 _MORE = 4
 
 
 def page(walk: Walk, static: Walk) -> str:
-    """The page in Markdown; `static` is the same scene under request-level batching."""
+    """Return the page in Markdown; `static` is the same scene under request-level batching."""
     shown = chosen(walk.iterations)
     sections = [
         *_head(walk),
@@ -30,7 +30,7 @@ def page(walk: Walk, static: Walk) -> str:
 
 
 def chosen(iterations: Sequence[Iteration]) -> Iteration:
-    """The first with a decode and a chunk that begins behind an earlier one."""
+    """Return the first iteration with a decode and a chunk that follows an earlier one."""
     return next(
         each
         for each in iterations
@@ -49,7 +49,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _token(walk: Walk, token: int) -> str:
-    """A token's text as code in a table."""
+    """Return a token's text as code in a table."""
     piece = walk.tokenizer.decode([token], skip_special_tokens=False)
     return "`" + piece.replace("\n", "\\n").replace("|", "\\|") + "`"
 
@@ -228,7 +228,7 @@ def _sampling(walk: Walk, shown: Iteration) -> list[str]:
 
 
 def _odds(logprob: float) -> str:
-    """One in so many, to a digit."""
+    """Return the odds `1 : n`, to one digit."""
     return f"1 : {float(f'{math.exp(-logprob):.1g}'):,.0f}"
 
 

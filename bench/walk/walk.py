@@ -1,4 +1,4 @@
-"""Four requests that share a small batch, and what each iteration did for them."""
+"""Requests that share a small batch, and the record of each iteration."""
 
 import math
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Asked:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """As a chat template takes them."""
+        """Return the turns in the format of chat templates."""
         return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(self.turns)]
 
 
@@ -63,13 +63,13 @@ class Span:
 
     @property
     def pairs(self) -> int:
-        """Of a query and a key that it sees."""
+        """Number of pairs of a query and a key that it attends to."""
         return sum(range(self.context - self.length + 1, self.context + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Number from 1; the stream's ids, positions and slots; its spans in order; who waits; where the time went."""
+    """Number from 1; the stream's ids, positions and slots; its spans in order; waiting requests; times of phases."""
 
     number: int
     ids: list[int]
@@ -81,7 +81,7 @@ class Iteration:
 
 
 class Walk:
-    """The scene under a policy, run to its end."""
+    """The scene run to its end under a policy."""
 
     def __init__(self, policy: str) -> None:
         self.tokenizer = Tokenizer.load(str(MODEL_DIR))
@@ -92,7 +92,7 @@ class Walk:
 
     @cached_property
     def answers(self) -> dict[str, str]:
-        """What was generated for each."""
+        """Return the generated answer of each request."""
         return {
             name: self.tokenizer.decode(request.tokens[len(request.prompt_ids) :])
             for name, request in self._requests.items()
@@ -132,7 +132,7 @@ class Walk:
 
 
 def _config(policy: str) -> EngineConfig:
-    """A batch so small that a page can show it. Nothing is shared between the requests, which would hide work."""
+    """Return settings for a batch small enough for a page. Requests share nothing, because that would hide work."""
     return EngineConfig(
         model=str(MODEL_DIR),
         dtype="float32",

@@ -1,4 +1,4 @@
-"""What a benchmark asks for: lengths, arrivals, tenants. Plain data drawn from a seed; no torch, no network."""
+"""The requests of benchmarks: lengths, arrivals, tenants. Plain data drawn from a seed; no torch, no network."""
 
 from orcastream.bench.workloads import (  # each registers itself
     equal_size,

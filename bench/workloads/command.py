@@ -1,4 +1,4 @@
-"""List the workloads: what each of them asks for."""
+"""List the workloads and their requests."""
 
 from collections.abc import Sequence
 

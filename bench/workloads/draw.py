@@ -1,4 +1,4 @@
-"""Random prompts, lengths and arrivals, the same for the same seed."""
+"""Random prompts, lengths and arrivals, reproducible for a seed."""
 
 import math
 import random
@@ -10,10 +10,10 @@ from orcastream.bench.arrivals import gamma
 
 @dataclass(frozen=True)
 class Draw:
-    """What a workload is drawn with.
+    """The parameters by which a workload is drawn.
 
     `requests`, `rate` (per second) and `burstiness` None: the workload's own. `length_scale` multiplies all prompt and
-    output lengths, `time_scale` all times between arrivals: 0 has all requests arrive as soon as they can.
+    output lengths, `time_scale` all times between arrivals: with 0, all requests arrive as soon as possible.
     """
 
     vocab_size: int
@@ -38,23 +38,23 @@ class Draw:
         object.__setattr__(self, "rng", random.Random(f"workload {self.seed}"))
 
     def again(self, seed: int) -> "Draw":
-        """The same with another seed."""
+        """Return the same parameters with another seed."""
         return replace(self, seed=seed)
 
     def length(self, tokens: float) -> int:
-        """So many tokens, scaled; at least one."""
+        """Return a number of tokens, scaled; at least one."""
         return max(1, round(tokens * self.length_scale))
 
     def between(self, low: int, high: int) -> int:
-        """A scaled length, uniform from `low` to `high` tokens."""
+        """Return a scaled length, uniform from `low` to `high` tokens."""
         return self.length(self.rng.randint(low, high))
 
     def ids(self, length: int) -> tuple[int, ...]:
-        """That many random token ids."""
+        """Return that many random token ids."""
         return tuple(self.rng.choices(range(self.vocab_size), k=length))
 
     def arrivals(self, default_rate: float | None = None) -> list[float]:
-        """When each request arrives, in seconds: at the rate asked for, else at the default; None: all at 0."""
+        """Return each request's arrival in seconds, at the requested rate, else at the default; None: all at 0."""
         rate = self.rate or default_rate
         if rate is None or self.time_scale == 0:
             return [0.0] * self.requests
@@ -62,5 +62,5 @@ class Draw:
         return [self.pause(at) for at in islice(process, self.requests)]
 
     def pause(self, seconds: float) -> float:
-        """So many seconds, scaled."""
+        """Return a number of seconds, scaled."""
         return seconds * self.time_scale

@@ -1,4 +1,4 @@
-"""Requests of one size: where iteration-level scheduling has nothing to win."""
+"""Requests of one size, where iteration-level scheduling has no advantage."""
 
 from orcastream.bench.workloads.draw import Draw
 from orcastream.bench.workloads.registry import workload

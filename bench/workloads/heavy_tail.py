@@ -1,4 +1,4 @@
-"""Most answers are short, a few very long, as those of chat services."""
+"""Mostly short and a few very long answers, as in chat services."""
 
 import math
 

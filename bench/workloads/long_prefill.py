@@ -1,4 +1,4 @@
-"""Long prompts arrive while others decode: who computes a prompt in one piece stalls everybody's next token."""
+"""Long prompts that arrive while others decode: a prompt computed in one piece delays the next token of all others."""
 
 from orcastream.bench.workloads.draw import Draw
 from orcastream.bench.workloads.registry import workload
@@ -10,9 +10,9 @@ _FIRST_S, _BETWEEN_S = 2.0, 0.5
 
 @workload(requests=12)
 def long_prefill(draw: Draw) -> list[SampleRequest]:
-    """8 requests decode 400 tokens; meanwhile prompts of 2,000 to 8,000 tokens come one after another, 16 tokens out.
+    """8 requests decode 400 tokens; meanwhile prompts of 2,000 to 8,000 tokens arrive one by one, 16 tokens out.
 
-    The figures of the groups `decode` and `prefill` tell the two apart.
+    The groups `decode` and `prefill` have separate figures.
     """
     requests = [
         SampleRequest(draw.ids(draw.length(64)), max_tokens=draw.length(400), group="decode")

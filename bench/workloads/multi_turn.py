@@ -1,4 +1,4 @@
-"""Conversations: each prompt holds all that was said before."""
+"""Conversations: each prompt contains all previous turns."""
 
 from orcastream.bench.workloads.draw import Draw
 from orcastream.bench.workloads.registry import workload
@@ -10,7 +10,7 @@ _THINK_S = (0.5, 2.0)
 
 @workload(requests=32)
 def multi_turn(draw: Draw) -> list[SampleRequest]:
-    """Conversations of 4 turns (1/s): what was said, and 20 to 100 tokens of the user; answers of 32 to 96 tokens."""
+    """Conversations of 4 turns (1/s): all previous turns and 20 to 100 user tokens; answers of 32 to 96 tokens."""
     requests: list[SampleRequest] = []
     for index, at in enumerate(draw.arrivals(default_rate=float(_TURNS))):
         turn = index % _TURNS

@@ -11,7 +11,7 @@ Build = Callable[[Draw], list[SampleRequest]]
 
 @dataclass(frozen=True)
 class Workload:
-    """`build(draw)` gives the requests in order of arrival; `requests` is how many where nobody says."""
+    """`build(draw)` returns the requests in order of arrival; `requests` is their default number."""
 
     name: str
     description: str
@@ -23,7 +23,7 @@ WORKLOADS: dict[str, Workload] = {}
 
 
 def workload(requests: int) -> Callable[[Build], Build]:
-    """Decorator of a function that builds a workload: its name and the docstring's first line become known."""
+    """Decorate a function that builds a workload: it is registered by its name and its docstring's first line."""
 
     def register(build: Build) -> Build:
         description = (build.__doc__ or "").strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""One request of a benchmark, as plain data, and how it continues an earlier one."""
+"""One request of a benchmark as plain data, and its continuation of an earlier one."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What is asked, when, and by whom.
+    """One request: its content, arrival and tenant.
 
-    `prompt` is token ids, or text for a chat. With token ids the output has exactly `max_tokens` tokens: those that end
-    a text are ignored. `answer` is the right text where one is known.
+    `prompt` is token ids, or text for a chat. With token ids the output has exactly `max_tokens` tokens: end tokens are
+    ignored. `answer` is the correct text if known.
     """
 
     prompt: str | tuple[int, ...]
@@ -21,29 +21,29 @@ class SampleRequest:
     tenant: str = "default"
     priority_class: str = "normal"
     group: str = ""
-    """Requests of one group get figures of their own."""
+    """Each group of requests gets separate figures."""
     follows: int | None = None
     """Index in the workload of an earlier request that must have ended before this one arrives."""
     continues: bool = False
-    """Whether the whole prompt and the answer of the request that it follows precede `prompt`."""
+    """Whether `prompt` is preceded by the whole prompt and the answer of the request that it follows."""
 
 
 def continued(request: SampleRequest, prompt: Sequence[int], answer: Sequence[int]) -> SampleRequest:
-    """`request` with the whole prompt and the answer of the request that it continues before its own tokens."""
+    """Return `request` with its predecessor's whole prompt and answer before its own tokens."""
     return replace(request, prompt=(*prompt, *answer, *token_ids(request)))
 
 
 def token_ids(request: SampleRequest) -> tuple[int, ...]:
-    """The token ids of a request that has some; ValueError for a text."""
+    """Return a request's token ids. Raises ValueError for a text."""
     if isinstance(request.prompt, str):
         raise ValueError(f"prompt: got text ({request.prompt[:40]!r}), allowed: token ids")
     return request.prompt
 
 
 def with_other_ids(requests: Iterable[SampleRequest], vocab_size: int, rng: random.Random) -> Iterator[SampleRequest]:
-    """The requests with all token ids exchanged for others by one permutation, so that no prefix cache has seen them.
+    """Yield the requests with all token ids replaced through one permutation, so that no prefix cache has seen them.
 
-    Lengths, arrivals and what prompts have in common stay; texts are as they were.
+    Lengths, arrivals and common parts of prompts stay; texts are unchanged.
     """
     others = rng.sample(range(vocab_size), vocab_size)
     for request in requests:

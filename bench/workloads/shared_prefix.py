@@ -1,4 +1,4 @@
-"""Many requests behind one system prompt: what a prefix cache is for."""
+"""Many requests with one system prompt, the use case of a prefix cache."""
 
 from orcastream.bench.workloads.draw import Draw
 from orcastream.bench.workloads.registry import workload
@@ -7,9 +7,9 @@ from orcastream.bench.workloads.sample import SampleRequest
 
 @workload(requests=16)
 def shared_prefix(draw: Draw) -> list[SampleRequest]:
-    """A system prompt of 1,000 tokens, own parts of 20 to 60, outputs of 32; the others come after the first one's end.
+    """A system prompt of 1,000 tokens, own parts of 20 to 60, outputs of 32; the others arrive after the first ended.
 
-    Their figures are those of the groups `first` and `later`.
+    The groups `first` and `later` have separate figures.
     """
     system = draw.ids(draw.length(1000))
     requests = []

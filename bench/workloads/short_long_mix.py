@@ -1,4 +1,4 @@
-"""Short and long requests in turn: a batch that waits for its longest member wastes the places of the short ones."""
+"""Alternating short and long requests: a batch that waits for its longest member wastes the slots of short ones."""
 
 from orcastream.bench.workloads.draw import Draw
 from orcastream.bench.workloads.registry import workload
@@ -9,7 +9,7 @@ _SIZES = ((32, 32), (512, 128))
 
 @workload(requests=16)
 def short_long_mix(draw: Draw) -> list[SampleRequest]:
-    """32 prompt and 32 output tokens, 512 and 128, in turn, all at once."""
+    """32 prompt and 32 output tokens alternate with 512 and 128, all at once."""
     requests = []
     for index, at in enumerate(draw.arrivals()):
         prompt, output = _SIZES[index % 2]

@@ -1,4 +1,4 @@
-"""A tenant with ten times the load of another: who serves in order of arrival lets the one push the other out."""
+"""A tenant with ten times the load of another: in order of arrival, the one crowds out the other."""
 
 from orcastream.bench.workloads.draw import Draw
 from orcastream.bench.workloads.registry import workload

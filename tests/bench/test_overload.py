@@ -31,19 +31,19 @@ def test_a_run_that_meets_every_goal() -> None:
     assert (len(run.accepted), run.in_time, run.recovered_after_s) == (1, 1, 6)
     assert run.failed() == []
     assert run.figures()["refused"] == {"429 wait_too_long": 1}
-    assert "as before 6.0 s after" in run.summary()
+    assert "recovered 6.0 s after" in run.summary()
 
 
 def test_each_goal_can_be_missed() -> None:
     late = report([served(0, end_s=21), refused(1)], [served(61)])
-    assert late.failed() == ["1 of 1 accepted were not in time"]
+    assert late.failed() == ["1 of 1 accepted were not answered in time"]
     broken = Outcome(REQUEST, 0, pieces_s=[1.0], error="in the stream: expired")
-    assert report([broken, refused(1)], [served(61)]).failed() == ["1 of 1 accepted were not in time"]
+    assert report([broken, refused(1)], [served(61)]).failed() == ["1 of 1 accepted were not answered in time"]
     slow = report([served(0), refused(1, after_s=0.2)], [served(61)])
     assert slow.failed() == ["refusals took 200 ms at the 99th percentile"]
     for after in ([served(61, first_s=5)], [refused(61)], [served(61, first_s=0.5), served(72)]):
-        assert report([served(0), refused(1)], after).failed() == ["service was not as before within 10 s"]
-    assert report([served(0)], [served(61)]).failed() == ["nothing was refused: the load was no overload"]
+        assert report([served(0), refused(1)], after).failed() == ["service had not recovered within 10 s"]
+    assert report([served(0)], [served(61)]).failed() == ["nothing was refused: the load was not an overload"]
 
 
 @pytest.mark.server

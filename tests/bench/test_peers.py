@@ -176,7 +176,7 @@ def test_a_paused_process_stands_still_until_it_is_resumed(echo: RunnerProcess) 
 
 
 def test_a_process_that_dies_is_told_by_its_last_words(echo: RunnerProcess) -> None:
-    with pytest.raises(RunnerError, match=r"ended with 1, and said last: out of everything"):
+    with pytest.raises(RunnerError, match=r"ended with 1, and last printed: out of everything"):
         echo.ask(60.0, die="out of everything")
     with pytest.raises(RunnerError, match=r"ended with 1"):
         echo.ask(60.0, number=1)

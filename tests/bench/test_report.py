@@ -53,7 +53,7 @@ def test_errors_are_counted_by_kind_and_make_the_run_fail() -> None:
 def test_a_wrong_answer_fails_where_exact_ones_are_required() -> None:
     report = Report([answered(), answered("5")], 0.0, 4.0)
     assert (report.exact, report.comparable, report.failed()) == (1, 2, [])
-    assert report.failed(require_exact=True) == ["1 of 2 answers are not the known ones"]
+    assert report.failed(require_exact=True) == ["1 of 2 answers differ from the known ones"]
 
 
 def test_an_answer_that_was_cut_on_purpose_is_not_compared() -> None:
