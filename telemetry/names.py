@@ -449,7 +449,7 @@ REDIS_AOF: Final = Metric(
     "orcastream.redis.aof.writable",
     Kind.GAUGE,
     "{boolean}",
-    "1 while the last write of its append-only file succeeded, else 0; none where it keeps no such file.",
+    "1 if the server's last write to its append-only file succeeded, else 0; absent without such a file.",
     (GATEWAY,),
 )
 REDIS_REPLICAS: Final = Metric(

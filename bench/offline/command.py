@@ -196,7 +196,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_engine_flags(parser)
     options = parser.parse_args(list(arguments))
     if options.sweep and options.rate:
-        parser.error("--sweep: got a rate beside it, allowed: without --rate")
+        parser.error("--sweep: got a rate as well, allowed: without --rate")
     check_limit(options)
     for rate in numbers("--sweep", options.sweep) or [options.rate]:
         check_arrivals(options.workload, rate, options.burstiness)

@@ -185,7 +185,7 @@ async def _start(options: argparse.Namespace, url: str, link: Link) -> tuple[lis
     load = f"weights {found.weights_mib:.0f} MiB, at most {found.peak_mib:.0f} MiB on the way"
     return [
         ("from `orcastream worker` to ready", "", f"{found.ready_s:.1f} s", "8 s"),
-        ("worker's memory beside weights and KV pool", load, f"{found.beside_weights_mib:.0f} MiB", "600 MB"),
+        ("worker's memory without weights and KV pool", load, f"{found.beside_weights_mib:.0f} MiB", "600 MB"),
     ], asdict(found)
 
 

@@ -201,7 +201,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_result_flags(parser, repeats=1)
     options = parser.parse_args(list(arguments))
     if options.sweep and (options.rate or options.concurrency):
-        parser.error("--sweep: got a load beside it, allowed: without --rate and --concurrency")
+        parser.error("--sweep: got a load as well, allowed: without --rate and --concurrency")
     given = {argument.partition("=")[0] for argument in arguments}
     _check_flags(parser, given)
     check_limit(options)
@@ -211,7 +211,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _check_flags(parser: argparse.ArgumentParser, given: set[str]) -> None:
     """Raise UserError for flags that would have no effect in combination with the others."""
     if {"--questions", "--prompts"} <= given:
-        parser.error("--questions: got --prompts beside it, allowed: one of them")
+        parser.error("--questions: got --prompts as well, allowed: one of them")
     if {"--questions", "--prompts"} & given:
         for flag in _OF_A_WORKLOAD:
             if flag in given:

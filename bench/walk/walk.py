@@ -51,7 +51,7 @@ SCENE = (
 @dataclass(frozen=True, slots=True)
 class Span:
     """One request's part of an iteration: tokens `first` … `first + length - 1` of the stream, of a context of
-    `context` tokens in the blocks `table`; `token` is what came of it, `None` where the prompt is not over."""
+    `context` tokens in the blocks `table`; `token` is the result, `None` while the prompt is incomplete."""
 
     name: str
     first: int

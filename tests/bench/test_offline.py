@@ -81,7 +81,7 @@ def test_a_request_that_can_never_run_is_named(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (("--sweep", "1,2", "--rate", "1"), "--sweep: got a rate beside it, allowed: without --rate"),
+        (("--sweep", "1,2", "--rate", "1"), "--sweep: got a rate as well, allowed: without --rate"),
         (("--workload", "long_prefill", "--sweep", "1,2"), "--rate: got 1 for long_prefill"),
         (("--burstiness", "0.5"), "--burstiness: got 0.5 for equal_size, allowed: with --rate"),
     ],

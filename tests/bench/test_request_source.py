@@ -90,7 +90,7 @@ def test_classes_and_tenants_are_drawn_by_share() -> None:
 @pytest.mark.parametrize(
     ("flags", "refused"),
     [
-        (("--questions", "demo", "--prompts", "f"), "--questions: got --prompts beside it"),
+        (("--questions", "demo", "--prompts", "f"), "--questions: got --prompts as well"),
         (("--questions", "demo", "--workload", "orca_trace"), "--workload: got questions in text"),
         (("--prompts=f", "--length-scale=2"), "--length-scale: got questions in text"),
         (("--require-exact",), "--require-exact: got a workload"),

@@ -69,7 +69,7 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(
         (["--tenant-key", "secret"], "--tenant-key: got something else, allowed: NAME=KEY"),
         (["--sweep", "load=1"], "--sweep: got 'load=1', allowed: rate=R,R... or concurrency=C,C..."),
         (["--sweep", "rate=1,x"], "--sweep: got '1,x', allowed: numbers above 0"),
-        (["--sweep", "rate=1", "--rate", "2"], "--sweep: got a load beside it"),
+        (["--sweep", "rate=1", "--rate", "2"], "--sweep: got a load as well"),
     ],
 )
 def test_a_wrong_flag_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,7 @@ def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up
         post(client, "endless", max_tokens=4000)
         next(follow(client, "endless"))
     up.console.signal(signal.SIGINT)
-    up.console.wait_for("Ctrl-C again ends everything at once")
+    up.console.wait_for("Ctrl-C again kills everything at once")
     up.console.signal(signal.SIGINT)
     assert up.console.wait() == 130
     assert up.nothing_is_left()
