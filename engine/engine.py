@@ -80,6 +80,8 @@ class OrcaEngine:
             max_cached_tokens=self.cache.max_tokens,
         )
         self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
+        # A plan gives back what falls behind a window, which has to have its name by then to be reused.
+        self._names_early = self.cache.prefix_cache and any(group.window is not None for group in self.cache.groups)
         vocab_size = self.limits.vocab_size
         self._executor = Executor(self._runner, self.cache, vocab_size=vocab_size, overlaps=self._overlaps)
         self._requests = RequestPool()
@@ -190,6 +192,8 @@ class OrcaEngine:
                 return [] if pending is None else self._collect(pending)
             self._pending = pending
             return []
+        if self._names_early:
+            self._name_computed(pending.plan.requests)
         ahead = self._launcher.prepare() if self._scheduler.can_plan_ahead() else None
         behind = None if ahead is None else self._launcher.launch_behind(ahead, pending)
         events = self._collect(pending)
@@ -212,8 +216,8 @@ class OrcaEngine:
             if (failure := self._tell(chunk.request, position, items)) is not None:
                 events.append(failure)
         drawn = self._executor.draw(pending)
-        for request, length in pending.prefills:
-            self._totals.prefilled(request, length)
+        for request, start, length in pending.prefills:
+            self._totals.prefilled(request, start, length)
             request.chunk_computed(length)
         for request in [each for each in pending.plan.requests if each.followers and each.num_pending]:
             self._scheduler.split(request)
@@ -352,7 +356,7 @@ class OrcaEngine:
         return reason
 
     def _name_computed(self, requests: Sequence[Request]) -> None:
-        """Name the blocks that the iteration has filled, so that they can be reused."""
+        """Name the blocks that are full once the launched iterations have run, so that they can be reused."""
         size = self.cache.block_size
         for request in requests:
             kv = request.kv

@@ -12,7 +12,6 @@ class Totals:
         """Prompt tokens computed, including those recomputed after a preemption."""
         self.output_tokens = 0
 
-    def prefilled(self, request: Request, length: int) -> None:
-        """Count the last `length` launched tokens of `request`, which have been computed."""
-        start = request.num_computed - length
+    def prefilled(self, request: Request, start: int, length: int) -> None:
+        """Count `length` computed tokens of `request` from `start` on; later ones may be launched already."""
         self.prompt_tokens += max(0, min(len(request.prompt_ids) - start, length))

@@ -80,7 +80,7 @@ class Executor:
         for request, length in zip(plan.requests[first:], plan.lengths[first:], strict=True):
             if request.state is not RequestState.FINISHED:
                 request.launch(length)
-                pending.prefills.append((request, length))
+                pending.prefills.append((request, request.num_computed - length, length))
                 pending.prefill_attention += length * request.num_computed
 
     @torch.inference_mode()

@@ -53,15 +53,15 @@ class Unseen(NamedTuple):
 
 @dataclass(slots=True)
 class Pending:
-    """A launched iteration. `prefills` are the requests of which it computes a chunk, with its length; `failed` those
-    that fail alone, with the reason."""
+    """A launched iteration. `prefills` are the requests of which it computes a chunk, with its start and length;
+    `failed` those that fail alone, with the reason."""
 
     plan: Plan
     watch: Stopwatch
     context_tokens: int = 0
     prefill_attention: int = 0
     launched: list[Launched] = field(default_factory=list)
-    prefills: list[tuple[Request, int]] = field(default_factory=list)
+    prefills: list[tuple[Request, int, int]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     def unseen(self, unknown: Iterable[tuple[int, Request]]) -> Unseen | None:

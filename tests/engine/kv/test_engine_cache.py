@@ -81,14 +81,15 @@ def test_a_hit_on_a_block_that_the_same_batch_has_not_computed_yet(
     assert (second.cached_tokens, third.cached_tokens) == (23, 24)
 
 
+@pytest.mark.parametrize("overlap", ["off", "on"])
 @pytest.mark.parametrize("family", ["llama", "gemma2", "mistral"])
 def test_an_evicted_prompt_is_hit_from_host_memory(
-    family: str, make_engine: MakeEngine, make_model: MakeModel, greedy_reference: Reference
+    family: str, overlap: str, make_engine: MakeEngine, make_model: MakeModel, greedy_reference: Reference
 ) -> None:
     model = make_model(family)
     prompts = [prompt_of(seed, 36) for seed in range(4)]
     expected = [greedy_reference(model, prompt, 6) for prompt in prompts]
-    engine = make_engine(model, num_blocks=14, host_cache_memory=1 << 20)
+    engine = make_engine(model, num_blocks=14, host_cache_memory=1 << 20, overlap=overlap)
     for turn in range(3):
         for index, prompt in enumerate(prompts):
             each = request(f"{turn}-{index}", prompt, max_tokens=6)
