@@ -80,7 +80,7 @@ class OrcaEngine:
             max_cached_tokens=self.cache.max_tokens,
         )
         self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
-        # A plan gives back what falls behind a window, which has to have its name by then to be reused.
+        # Planning frees the blocks behind a window, and only named blocks can be reused.
         self._names_early = self.cache.prefix_cache and any(group.window is not None for group in self.cache.groups)
         vocab_size = self.limits.vocab_size
         self._executor = Executor(self._runner, self.cache, vocab_size=vocab_size, overlaps=self._overlaps)
