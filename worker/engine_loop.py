@@ -136,7 +136,8 @@ class EngineLoop(threading.Thread):
 
     def stalled_for_s(self) -> float:
         """Return the seconds since the engine last made progress, without those in which the whole process was
-        stopped; 0 while it has nothing to do or waits for the publisher. Call at least once a second.
+        stopped; 0 while it has nothing to do or waits for the publisher, unless it has failed. Call at least once a
+        second.
         """
         now = self._awake()
         return max(0.0, now - self._progress_at) if self._busy else 0.0
@@ -160,7 +161,7 @@ class EngineLoop(threading.Thread):
                 self._iterate()
         except BaseException as error:
             self.failure = error
-            self._busy = False
+            self._busy = True  # it makes no progress any more
         finally:
             self._let_go()
             self._deliver([])

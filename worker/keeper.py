@@ -40,8 +40,10 @@ class Keeper:
         """Renew every lease; return the requests that are no longer ours and those that were cancelled.
 
         A lease follows the engine's progress: none is renewed while an iteration takes longer than a lease, and
-        EngineFailed is raised once one has taken `stall_timeout_s`.
+        EngineFailed is raised once one has taken `stall_timeout_s`, or the engine has ended: its thread may not have
+        been able to say so.
         """
+        self._engine_loop.check()
         stalled_s = self._engine_loop.stalled_for_s()
         if stalled_s > self._stall_timeout_s:
             raise EngineFailed(f"no iteration was completed for {stalled_s:.0f} s")

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from threading import Event
 from typing import Any
 
 from orcastream.engine.batch.executor import Executor
@@ -30,3 +31,19 @@ def kills() -> None:
 def stalls() -> None:
     """An iteration with a request `stall...` does not end."""
     _meets("stall", lambda: time.sleep(STALL_S))
+
+
+def mutes() -> None:
+    """Once a request `mute...` has brought something, the engine can hand nothing over any more, not even its end."""
+    from orcastream.worker.outbox import Outbox
+
+    deliver, muted = Outbox.deliver, Event()
+
+    def guarded(self: Outbox, output: Any) -> None:
+        if any(event.request_id.startswith("mute") for event in output):
+            muted.set()
+        if muted.is_set():
+            raise MemoryError
+        deliver(self, output)
+
+    Outbox.deliver = guarded  # type: ignore[method-assign]

@@ -109,6 +109,7 @@ def test_failure_of_the_engine_ends_the_thread_and_is_reported(engine: OrcaEngin
     with pytest.raises(EngineFailed, match=r"^MemoryError$") as failed:
         run.loop.check()
     assert str(failed.value.__cause__) == "device gone", "which the log tells where it may"
+    wait_until(lambda: run.loop.stalled_for_s() > 0)  # for probes, which hear of no failure
 
 
 def test_it_hesitates_once_an_iteration_takes_longer_than_a_lease(engine: OrcaEngine) -> None:

@@ -11,6 +11,7 @@ import pytest
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, Output, Started
 from orcastream.schemas.keys import GROUP
+from orcastream.worker.main import ENGINE_FAILED
 from tests.chaos.patches import pace
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -188,3 +189,13 @@ def test_a_stall_is_told_while_redis_is_away(
     else:
         pytest.fail("the stall is not told")
     assert worker.running
+
+
+def test_a_worker_whose_engine_ends_without_a_word_leaves(
+    producer: Producer, start_worker: StartWorker, count_of: Callable
+) -> None:
+    """It kept its requests, and renewed their leases, as if it had had nothing to do."""
+    worker = start_worker(patch=poison.mutes)
+    worker.wait_serving()
+    producer.post(count_of(1), request_id="mute", max_tokens=5)
+    assert worker.wait() == ENGINE_FAILED
