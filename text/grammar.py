@@ -10,7 +10,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 from orcastream.schemas.constraint import Constraint
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.text.json_schema import Schema, find_wrong_part, read_schema
-from orcastream.text.lark import as_json, as_regex, as_text
+from orcastream.text.lark import as_json, as_regex, as_text, json_in
+from orcastream.text.schema_cost import too_costly
 
 LIMITS: Final = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
 """Limit for one answer, in states of its lexer of a kilobyte or two each. Errors quote no state."""
@@ -43,13 +44,15 @@ def grammar_of(constraint: Constraint) -> str:
     """Return the grammar of `constraint`, which may still be invalid. Raises InvalidRequest if there is none."""
     match constraint.kind:
         case "json_schema":
-            return _of_schema(read_schema(constraint.json_schema))
+            return _of_schema(_bounded(read_schema(constraint.json_schema), constraint))
         case "regex":
             return LLMatcher.grammar_from_regex(constraint.regex)
         case "choice":
             texts = " | ".join(map(as_text, constraint.choice))
             return LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {texts}")
         case _:
+            for schema in json_in(constraint.grammar):
+                _bounded(schema, constraint)
             return LLMatcher.grammar_from_lark(_lark(constraint.grammar))
 
 
@@ -60,7 +63,8 @@ def content_rules(constraint: Constraint) -> list[str]:
     """
     match constraint.kind:
         case "json_schema":
-            return [f"content: {as_json(_with_white_space(read_schema(constraint.json_schema)))}"]
+            schema = _bounded(read_schema(constraint.json_schema), constraint)
+            return [f"content: {as_json(_with_white_space(schema))}"]
         case "regex":
             return ["content: CONTENT", f"CONTENT: {as_regex(constraint.regex)}"]
         case "choice":
@@ -78,6 +82,14 @@ def refusal(constraint: Constraint, error: str) -> InvalidRequest:
         path, value = find_wrong_part(read_schema(constraint.json_schema), error, _error_of)
         field = ".".join([field, *path])
     return InvalidRequest(field, value, _ALLOWED[kind], why=_explained(kind, error))
+
+
+def _bounded(schema: Schema, constraint: Constraint) -> Schema:
+    """Return `schema`, a part of `constraint`. Raises InvalidRequest if it would be too costly to compile."""
+    if why := too_costly(schema):
+        kind = constraint.kind
+        raise InvalidRequest(f"constraint.{kind}", getattr(constraint, kind), _ALLOWED[kind], why=why)
+    return schema
 
 
 def _lark(text: str) -> str:

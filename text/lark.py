@@ -1,7 +1,8 @@
 """Pieces of grammars in llguidance's Lark dialect."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 _GBNF = "::="
@@ -16,6 +17,16 @@ def as_text(text: str) -> str:
 def as_json(schema: Mapping[str, Any]) -> str:
     """Return a terminal for JSON that satisfies a schema."""
     return f"%json {json.dumps(schema, ensure_ascii=False)}".replace(_GBNF, "\\u003a:=")
+
+
+def json_in(grammar: str) -> Iterator[dict[str, Any]]:
+    """Yield the `%json` schemas in a grammar that parse as JSON objects."""
+    decoder = json.JSONDecoder()
+    for rest in grammar.split("%json")[1:]:
+        with suppress(ValueError, RecursionError):
+            schema, _ = decoder.raw_decode(rest.lstrip())
+            if isinstance(schema, dict):
+                yield schema
 
 
 def as_regex(pattern: str) -> str:
