@@ -95,6 +95,8 @@ class Outcome(StrEnum):
     HANDED_OVER = "handed_over"
     """During a drain; another worker continues."""
     LEASE_LOST = "lease_lost"
+    PUT_OFF = "put_off"
+    """A constraint had to be compiled before the engine could begin; the next epoch continues."""
     FENCED = "fenced"
     """The log has a newer epoch."""
     CONNECTION_LOST = "connection_lost"

@@ -55,7 +55,6 @@ class Admission:
         """Return the request of a fresh claim, registered in the roster; None if there is nothing to run."""
         try:
             request = await self._parse(claimed, session.now_ms)
-            matcher = await self._constraints.matcher(request.payload.constraint)
         except InvalidRequest as error:
             answered = await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
             self._lifecycle.refused(claimed, error, answered=answered)
@@ -70,7 +69,7 @@ class Admission:
             max_tokens=self._limits.resolve_max_tokens(request.payload),
             tokenizer=self._tokenizer,
             claimed_ms=session.now_ms,
-            matcher=matcher,
+            constraints=self._constraints,
         )
         self._roster.add(running)
         return running

@@ -1,6 +1,5 @@
 """Prepares the constraints of claimed requests for the engine."""
 
-import asyncio
 from collections.abc import Collection
 
 from orcastream.schemas.constraint import Constraint
@@ -22,11 +21,8 @@ class Constraints:
             except NoVocabulary as why:
                 self._why_none = str(why)
 
-    async def matcher(self, constraint: Constraint | None) -> Matcher | None:
-        """Return a matcher for an answer, to use or copy; None without a constraint. Raises InvalidRequest."""
-        return None if constraint is None else await asyncio.to_thread(self._make, constraint)
-
-    def _make(self, constraint: Constraint) -> Matcher:
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """Return a matcher for an answer, to use or copy, which may take seconds. Raises InvalidRequest. Thread-safe."""
         if self._vocabulary is None:
             raise InvalidRequest(
                 "constraint", constraint.kind, f"nothing: this model supports no constraints ({self._why_none})"

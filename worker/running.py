@@ -21,6 +21,7 @@ from orcastream.text.tokenizer import Tokenizer
 from orcastream.worker.adapter_shelf import HeldAdapter
 from orcastream.worker.candidates import Candidates
 from orcastream.worker.choice import Choice
+from orcastream.worker.constraints import Constraints
 from orcastream.worker.epoch_span import EpochSpan
 from orcastream.worker.times import Times
 from orcastream.worker.told_prompt import ToldPrompt
@@ -35,6 +36,7 @@ class Running:
     # Every token touches it: with this many attributes, a dict would be a hash table in rarely cached memory.
     __slots__ = (
         "_candidates",
+        "_constraints",
         "_engine_requests",
         "_field",
         "_is_plain",
@@ -75,10 +77,10 @@ class Running:
         max_tokens: int,
         tokenizer: Tokenizer | None,
         claimed_ms: int,
-        matcher: Matcher | None = None,
+        constraints: Constraints | None = None,
     ) -> None:
-        """`claimed_ms` is the server's clock at the claim, Unix time; `max_tokens` is resolved; `matcher` is at the
-        start of an answer.
+        """`claimed_ms` is the server's clock at the claim, Unix time; `max_tokens` is resolved; `constraints` is needed
+        only if the request has one.
         """
         self.claimed = claimed
         self.ref = claimed.ref
@@ -112,7 +114,9 @@ class Running:
         self.adapter: HeldAdapter | None = None
         """The adapter of its engine requests, from before its first attach until it leaves the roster."""
         self._tokenizer = tokenizer
-        self._matcher = matcher
+        self._constraints = constraints
+        self._matcher: Matcher | None = None
+        """The matcher at the start of an answer, once prepared."""
         self.error: ErrorCode | None = None
         self._message = ""
         self._field: str | None = None
@@ -161,13 +165,25 @@ class Running:
 
     @property
     def has_to_prepare(self) -> bool:
-        """Whether several answers will follow a constraint, each with a state that is yet to be built."""
-        return self._matcher is not None and self.request.payload.num_candidates > 1 and not self.choices
+        """Whether its answers will follow a constraint whose states are yet to be built."""
+        return self.request.payload.constraint is not None and not self.choices and self.error is None
 
     def prepare(self) -> None:
-        """Build those states, which may take seconds: the engine, and so all its requests, would wait for them."""
-        if self._matcher is not None:
-            self._matcher.make_ready(self.request.payload.num_candidates)
+        """Build those states, which may take seconds: the engine, and so all its requests, would wait for them.
+
+        Raises InvalidRequest if the constraint cannot be followed.
+        """
+        constraint = self.request.payload.constraint
+        if constraint is None or self._constraints is None:
+            return
+        if self._matcher is None:
+            self._matcher = self._constraints.matcher(constraint)
+        self._matcher.make_ready(self.request.payload.num_candidates)
+
+    def put_off(self) -> None:
+        """Detach from its log, because its constraint is to be prepared first; the next attach reads the log again."""
+        self.detach()
+        self.choices = []
 
     def begin(self, eos_token_ids: Collection[int]) -> None:
         """Begin with an empty log. `attached` finds out whether it was empty."""

@@ -14,7 +14,7 @@ from orcastream.broker.errors import BrokerError, Fenced, LinkLost, Unusable, Un
 from orcastream.broker.origin import find_origin
 from orcastream.broker.presence import forget_dead
 from orcastream.broker.sweep import Sweeper
-from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.errors import ErrorCode, InvalidRequest, without_values
 from orcastream.telemetry.names import Outcome
 from orcastream.worker.intake import Intake
 from orcastream.worker.meter import LOOK_S
@@ -103,7 +103,7 @@ class Serving:
         try:
             await self._parts.adapter_waits.ready(running)
             if running.has_to_prepare:
-                await asyncio.to_thread(running.prepare)
+                await self._prepare(running)
             if running.closed or self._has_drained:
                 self._parts.isolation.look()
                 return
@@ -121,12 +121,30 @@ class Serving:
         if running.closed or running.engine_ids() != before:
             self._parts.withdraw(before)
         if restart:
-            if running is self._parts.isolation.current and not running.counted:
-                running.counted = True
-                self._session.leases.count_attempt(running.ref)
+            self._count(running)
             self._parts.submit(running)
         self._parts.isolation.look()
         self._parts.publisher.mark([running])
+
+    async def _prepare(self, running: Running) -> None:
+        """Prepare its constraint. If that may have ended its last worker, record this attempt in its log first."""
+        if running is self._parts.isolation.current:
+            if not await self._parts.admission.attach(self._session, running, is_new=False):
+                return
+            self._count(running)
+            running.put_off()
+            self._parts.lifecycle.epoch_over(running, Outcome.PUT_OFF)
+        try:
+            await asyncio.to_thread(running.prepare)
+        except InvalidRequest as error:
+            log.warning("request refused", extra=running.log_fields(why=without_values(str(error))))
+            running.fail(error.code, str(error), error.field)
+
+    def _count(self, running: Running) -> None:
+        """Count the attempt of a suspect that begins alone, in case it ends the worker."""
+        if running is self._parts.isolation.current and not running.counted:
+            running.counted = True
+            self._session.leases.count_attempt(running.ref)
 
     async def _attach_failed(self, running: Running, error: Exception) -> None:
         """Retry later what the server refuses now; end a request that would always fail, and only that one."""

@@ -28,6 +28,20 @@ def kills() -> None:
     _meets("poison", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
+def kills_before() -> None:
+    """To make a constraint ready that has `poison` in it ends the process."""
+    from orcastream.worker.constraints import Constraints
+
+    matcher = Constraints.matcher
+
+    def guarded(self: Constraints, constraint: Any) -> Any:
+        if "poison" in constraint.choice:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return matcher(self, constraint)
+
+    Constraints.matcher = guarded  # type: ignore[method-assign]
+
+
 def stalls() -> None:
     """An iteration with a request `stall...` does not end."""
     _meets("stall", lambda: time.sleep(STALL_S))

@@ -55,14 +55,25 @@ def count_of(tokenizer: Any) -> Callable[[int], list[int]]:
     return lambda start: tokenizer.encode(f"Count from {start} to {start + 40}")
 
 
+@pytest.mark.parametrize(
+    ("patch", "asked"), [(poison.kills, {}), (poison.kills_before, {"constraint": {"choice": ["poison"]}})]
+)
 def test_a_request_that_kills_its_workers_takes_nobody_along(
-    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_of: Callable
+    producer: Producer,
+    start_worker: StartWorker,
+    undisturbed: Callable,
+    count_of: Callable,
+    patch: Callable[[], None],
+    asked: dict[str, Any],
 ) -> None:
-    """Seven run when it comes, and with one death allowed each of them had been set aside with it."""
+    """Seven run when it comes, and with one death allowed each of them had been set aside with it.
+
+    It does so where it is computed, or before, where its constraint is made ready.
+    """
     prompts = [count_of(start) for start in range(7)]
     ids = [producer.post(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts]
-    producer.post(count_of(9), request_id="poison", max_tokens=5)
-    fleet = Fleet(start_worker, 2, max_deliveries=2, patch=poison.kills)
+    producer.post(count_of(9), request_id="poison", max_tokens=5, **asked)
+    fleet = Fleet(start_worker, 2, max_deliveries=2, patch=patch)
     fleet.tend_until(producer.queue_is_empty)
     for request_id, prompt in zip(ids, prompts, strict=True):
         fold = producer.read(request_id)

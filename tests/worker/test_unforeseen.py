@@ -8,9 +8,12 @@ import pytest
 from orcastream import demo
 from orcastream.broker.claimed import Claimed
 from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.schemas.constraint import Constraint
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.request import GenerationRequest
+from orcastream.text.matcher import Matcher
 from orcastream.worker.admission import Admission
+from orcastream.worker.constraints import Constraints
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
 from orcastream.worker.settings import WorkerSettings
@@ -60,3 +63,18 @@ async def test_an_unforeseen_error_ends_its_own_request(
     assert (bad and bad.error, good and good.error) == (code, None)
     await asyncio.to_thread(producer.wait_empty)
     assert [fields[b"id"] for _, fields in producer.redis.xrange(producer.keys.dead)] == [b"bad"]
+
+
+@pytest.mark.usefixtures("worker")
+async def test_an_error_where_a_constraint_is_made_ready_ends_its_own_request(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(constraints: Constraints, constraint: Constraint) -> Matcher:
+        raise MemoryError
+
+    monkeypatch.setattr(Constraints, "matcher", fail)
+    bad_id = producer.post([5, 6, 7], max_tokens=2, constraint={"choice": ["a"]})
+    good_id = producer.post([5, 6, 7], max_tokens=2)
+    bad, good = [(await asyncio.to_thread(producer.read, name)).terminal for name in (bad_id, good_id)]
+    assert (bad and bad.error, good and good.error) == (ErrorCode.DEAD_LETTER, None)
+    await asyncio.to_thread(producer.wait_empty)
