@@ -22,7 +22,7 @@ class Constraints:
                 self._why_none = str(why)
 
     def matcher(self, constraint: Constraint) -> Matcher:
-        """Return a matcher for an answer, to use or copy, which may take seconds. Raises InvalidRequest. Thread-safe."""
+        """Return a matcher for an answer, to use or copy; may take seconds. Raises InvalidRequest. Thread-safe."""
         if self._vocabulary is None:
             raise InvalidRequest(
                 "constraint", constraint.kind, f"nothing: this model supports no constraints ({self._why_none})"
