@@ -1,4 +1,4 @@
-"""The engine's way over a CUDA device, on an emulated one that is late and strict; see there."""
+"""The emulated CUDA device, and the engine on it: streams, events, page-locked memory, capture and replay."""
 
 import gc
 import shutil
@@ -20,7 +20,7 @@ from tests.engine.running import request, run, tokens
 from tests.lora import save_adapter
 
 pytestmark = [
-    pytest.mark.skipif(torch.backends.cuda.is_built(), reason="torch has a real one"),
+    pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this build of torch has CUDA"),
     pytest.mark.skipif(shutil.which(Compiler.find().command[0]) is None, reason="no C++ compiler"),
 ]
 
@@ -35,17 +35,19 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def cuda(tmp_path: Path) -> Iterator[EmulatedCuda]:
+    """Replace torch.cuda with an emulated device for one test."""
     pytest.importorskip("triton")
     with emulated_cuda(tmp_path) as device:
         yield device
 
 
 def greedy() -> list[Request]:
+    """Return four requests that take the likeliest token at each step."""
     return [request(f"{index}", tuple(range(1, 3 + 5 * index)), max_tokens=2 + index) for index in range(4)]
 
 
 def mixed() -> list[Request]:
-    """What the sampler does on the device."""
+    """Return four requests with different settings for the parts of the sampler that run on the device."""
     settings: list[dict[str, Any]] = [
         {"temperature": 0.8, "top_k": 5, "seed": 4, "repetition_penalty": 1.3},
         {"temperature": 1.3, "top_p": 0.7, "logprobs": 2, "frequency_penalty": 0.5},
@@ -58,26 +60,29 @@ def mixed() -> list[Request]:
 
 
 LAYERS = {"llama": 1, "gemma2": 2, "mixtral": 1}
-"""As few as there are kinds of them: kernels are interpreted."""
+"""One layer of each kind that the family has, because Triton's interpreter is slow."""
 
 
 def model_of(family: str) -> PreTrainedModel:
+    """Return a tiny random model with as few layers as possible."""
     return build(family, num_hidden_layers=LAYERS[family])
 
 
 def on_a_cpu(requests: list[Request], family: str = "llama", **settings: Any) -> dict[str, list[int | None]]:
+    """Return the tokens per request from a new engine on the CPU with the torch backend."""
     config = EngineConfig("tiny", attention_backend="torch", **{**SETTINGS, **settings})
     return {name: tokens(each) for name, each in run(OrcaEngine(config, model_of(family)), *requests).items()}
 
 
 def on_the_device(engine: OrcaEngine, requests: list[Request]) -> dict[str, list[int | None]]:
+    """Return the tokens per request from an engine that is already on the device."""
     return {name: tokens(each) for name, each in run(engine, *requests).items()}
 
 
 # -- the device itself ------------------------------------------------------------------------------------------
 
 
-def test_page_locked_memory_is_read_late_and_written_late(cuda: EmulatedCuda) -> None:
+def test_a_copy_reads_and_writes_page_locked_memory_late(cuda: EmulatedCuda) -> None:
     source = torch.empty(3, pin_memory=True)
     source.fill_(1)
     there = source.to("cuda", non_blocking=True)
@@ -91,7 +96,7 @@ def test_page_locked_memory_is_read_late_and_written_late(cuda: EmulatedCuda) ->
     assert target.tolist() == [2, 2, 2]
 
 
-def test_another_stream_is_not_waited_for(cuda: EmulatedCuda) -> None:
+def test_work_does_not_wait_for_another_stream(cuda: EmulatedCuda) -> None:
     stream = torch.cuda.Stream()
     one = torch.ones(2, device="cuda")
     with torch.cuda.stream(stream):
@@ -101,7 +106,7 @@ def test_another_stream_is_not_waited_for(cuda: EmulatedCuda) -> None:
     assert two.tolist() == [2, 2]
 
 
-def test_what_a_gpu_refuses_is_refused(cuda: EmulatedCuda) -> None:
+def test_the_device_refuses_what_a_gpu_refuses(cuda: EmulatedCuda) -> None:
     there = torch.ones(2, device="cuda")
     with pytest.raises(RuntimeError, match="on the same device"):
         there + torch.ones(2)
@@ -119,7 +124,7 @@ def test_what_a_gpu_refuses_is_refused(cuda: EmulatedCuda) -> None:
     assert (there + torch.tensor(1.0)).tolist() == [2, 2]
 
 
-def test_a_graph_repeats_its_work_on_the_same_memory(cuda: EmulatedCuda) -> None:
+def test_each_replay_of_a_graph_uses_the_same_memory(cuda: EmulatedCuda) -> None:
     there = torch.ones(2, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -136,7 +141,7 @@ def test_a_graph_repeats_its_work_on_the_same_memory(cuda: EmulatedCuda) -> None
 
 @pytest.mark.parametrize(("family", "graphs"), [("llama", "on"), ("gemma2", "on"), ("llama", "off")])
 @pytest.mark.parametrize("requests", [greedy, mixed])
-def test_tokens_are_those_of_a_cpu(
+def test_the_device_computes_the_same_tokens_as_a_cpu(
     family: str, graphs: Any, requests: Callable[[], list[Request]], cuda: EmulatedCuda
 ) -> None:
     engine = OrcaEngine(EngineConfig("tiny", cuda_graphs=graphs, **SETTINGS), model_of(family).to("cuda"))
@@ -145,8 +150,8 @@ def test_tokens_are_those_of_a_cpu(
     assert on_the_device(engine, requests()) == on_a_cpu(requests(), family)
 
 
-def test_the_host_waits_for_nothing_but_the_tokens(cuda: EmulatedCuda) -> None:
-    """Iterations follow one another while requests only take their likeliest tokens."""
+def test_the_host_waits_only_for_tokens(cuda: EmulatedCuda) -> None:
+    """With greedy requests the host waits once per iteration, for the event that follows the copy of the tokens."""
     engine = OrcaEngine(EngineConfig("tiny", **SETTINGS), model_of("llama").to("cuda"))
     cuda.waited.clear()
     on_the_device(engine, greedy())
@@ -158,7 +163,7 @@ def test_the_host_waits_for_nothing_but_the_tokens(cuda: EmulatedCuda) -> None:
 
 @pytest.mark.parametrize("preemption", ["swap", "recompute"])
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8"])
-def test_requests_that_make_way_go_on_as_before(preemption: Any, kv_cache_dtype: Any, cuda: EmulatedCuda) -> None:
+def test_preempted_requests_get_the_same_tokens(preemption: Any, kv_cache_dtype: Any, cuda: EmulatedCuda) -> None:
     def requests() -> list[Request]:
         return [request(f"{index}", tuple(range(index, index + 9)), max_tokens=9) for index in range(3)]
 
@@ -175,8 +180,8 @@ def test_requests_that_make_way_go_on_as_before(preemption: Any, kv_cache_dtype:
     assert (engine.stats().swaps > 0) == (preemption == "swap")
 
 
-def test_a_model_that_asks_the_device_for_a_number_is_computed_without_graphs(cuda: EmulatedCuda) -> None:
-    """Its experts in float32. The stream is the one from before the attempt."""
+def test_a_model_that_waits_for_the_device_runs_without_graphs(cuda: EmulatedCuda) -> None:
+    """In float32 the experts of Mixtral make the host wait. The failed capture leaves the current stream unchanged."""
     model = model_of("mixtral").to("cuda")
     engine = OrcaEngine(EngineConfig("tiny", **SETTINGS), model)
     assert engine._runner.graphs is None
@@ -186,7 +191,7 @@ def test_a_model_that_asks_the_device_for_a_number_is_computed_without_graphs(cu
         OrcaEngine(EngineConfig("tiny", cuda_graphs="on", **SETTINGS), model)
 
 
-def test_an_adapter_is_read_by_another_thread(cuda: EmulatedCuda, tmp_path: Path) -> None:
+def test_another_thread_can_load_an_adapter(cuda: EmulatedCuda, tmp_path: Path) -> None:
     folder = save_adapter(model_of("llama"), tmp_path / "adapter", seed=1)
 
     def with_adapter(engine: OrcaEngine) -> dict[str, list[int | None]]:
@@ -203,8 +208,8 @@ def test_an_adapter_is_read_by_another_thread(cuda: EmulatedCuda, tmp_path: Path
     assert expected != on_a_cpu(greedy()[:3])
 
 
-def test_the_cache_takes_what_is_left_and_gives_it_back(cuda: EmulatedCuda, saved_llama: Path) -> None:
-    """Sized by a pass that is measured; another engine finds all of it free once the first has gone."""
+def test_the_cache_uses_the_free_memory_and_returns_it(cuda: EmulatedCuda, saved_llama: Path) -> None:
+    """A measured pass determines the size of the cache. The second engine finds as much free memory as the first."""
     cuda.total_memory = 3 * 2**17
     settings = {**SETTINGS, "kv_cache_memory": None, "max_batch_size": 16, "max_model_len": 128, "cuda_graphs": "off"}
     config = EngineConfig(str(saved_llama), self_check=False, **settings)
