@@ -123,7 +123,7 @@ def test_results_of_another_process(shell: Shell) -> None:
     output = shell.directory / "second.jsonl"
     shell.run("results", "sums", "--output", str(output), "--ordered", "--delete")
     assert read(output) == printed
-    assert "'sums' is not" in shell.run("results", "sums", code=1)[1]
+    assert "'sums' is missing" in shell.run("results", "sums", code=1)[1]
     assert shell.run("results")[0] == ""
 
 
