@@ -52,7 +52,7 @@ class KeptInFile:
 
     def _write(self, grants: Grants) -> None:
         plain = {hashed: json.loads(grant_text(grant)) for hashed, grant in grants.items()}
-        file = tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False)  # noqa: SIM115
+        file = tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False)  # noqa: SIM115 - closed below
         try:
             with file:
                 json.dump(plain, file, indent=2)
