@@ -125,8 +125,10 @@ class Request:
     """The likeliest next tokens of a hypothesis, while it waits for the others."""
     changes: LogitChanges | None = field(default=None, init=False, repr=False)
     """The changes that its penalties and biases make to its logits."""
+    only_draws: bool = field(default=False, init=False, repr=False)
+    """Whether its next token depends on the model's logits and its position alone, and it asks for nothing else."""
     takes_best: bool = field(default=False, init=False, repr=False)
-    """Whether its next token is always the likeliest, and it asks for nothing else."""
+    """Whether it only draws, and always takes the likeliest token."""
     num_matched: int = field(default=0, init=False, repr=False)
     """Output tokens that its matcher has seen."""
     stop_ids: frozenset[int] = field(default=frozenset(), init=False, repr=False)
@@ -146,14 +148,14 @@ class Request:
             self.max_tokens = self.sampling.max_tokens
         params = self.sampling
         self.changes = LogitChanges.of(params, self.prompt_ids)
-        self.takes_best = (
+        self.only_draws = (
             self.changes is None
             and self.matcher is None
-            and params.temperature == 0
             and params.logprobs is None
             and not params.min_tokens
             and self.beam is None
         )
+        self.takes_best = self.only_draws and params.temperature == 0
         if self.seed is None:
             self.seed = derived_seed(self.id) if self.sampling.seed is None else self.sampling.seed
 

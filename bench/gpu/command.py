@@ -1,8 +1,8 @@
-"""Check every attention kernel on fresh random data, then measure: kernels, iterations, workloads.
+"""Check every kernel on fresh random data, then measure: kernels, iterations, workloads.
 
 Needs a CUDA GPU, torch, transformers and this package. Kernels are compared with the reference in float32; then come
-decode and prefill of one layer, whole iterations of models with random weights, and workloads compared with
-transformers' continuous batching in the same run, all relative to the card's measured limits.
+decode and prefill of one layer, random draws, whole iterations of models with random weights, and workloads compared
+with transformers' continuous batching in the same run, all relative to the card's measured limits.
 
   orcastream bench gpu --json figures.json
   orcastream bench gpu --only check,kernels

@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from orcastream.bench.gpu.attempt import Attempts
 from orcastream.bench.gpu.ceilings import Ceilings, measure_ceilings
 from orcastream.bench.gpu.check import cases, check
+from orcastream.bench.gpu.draws import BATCHES as BATCHES_DRAWN
+from orcastream.bench.gpu.draws import FILTERS, VOCAB, check_draws, measure_draws
 from orcastream.bench.gpu.iterations import measure_decodes, measure_prefill, outputs_of_decodes
 from orcastream.bench.gpu.kernels import BATCHES, CONTEXTS, PREFILLS, decodes, prefills
 from orcastream.bench.gpu.kernels import measure as measure_kernel
@@ -71,11 +73,18 @@ class Bench:
             measure = partial(check, self._backend, case, self._device, self._seed + number, self._tiny)
             found = self._attempts.attempt(case.name, measure)
             if found is not None:
-                self._right &= found.right
-                self._report.add("kernels against the reference", case=case.name, error=found.error, right=found.right)
+                self._checked(case.name, found.error, found.right)
+        for dtype in (torch.bfloat16, torch.float32):
+            draws = self._attempts.attempt("draws", partial(check_draws, dtype, self._device, self._seed, self._tiny))
+            if draws is not None:
+                self._checked(draws.name, draws.error, draws.right)
+
+    def _checked(self, name: str, error: float, right: bool) -> None:
+        self._right &= right
+        self._report.add("kernels against the reference", case=name, error=error, right=right)
 
     def kernels(self) -> None:
-        """Measure decode and prefill of one layer."""
+        """Measure decode and prefill of one layer, and random draws."""
         ceilings = self._measured()
         for cache_dtype in (torch.bfloat16, torch.float8_e4m3fn):
             cache = cache_dtype_name(cache_dtype)
@@ -92,6 +101,15 @@ class Bench:
                         TFLOP_per_s=found.flop / found.seconds / 1e12,
                         of_ceiling=found.share,
                     )
+
+        for filters, params in FILTERS.items():
+            for batch in BATCHES_DRAWN:
+                draw = partial(measure_draws, params, batch, ceilings, self._device)
+                draws = self._attempts.attempt(f"draws with {filters}, batch {batch}", draw)
+                if draws is not None:
+                    section = f"random draws from {VOCAB:,} logits"
+                    us = draws.seconds * 1e6
+                    self._report.add(section, filters=filters, batch=batch, us=us, of_ceiling=draws.share)
 
     def iterations(self) -> None:
         """Measure whole models: decode, prefill, and the gap between decode iterations."""

@@ -1,8 +1,5 @@
 """The Triton backend: attention in Triton kernels, for GPUs, or in Triton's interpreter, for tests."""
 
-import importlib.util
-import logging
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,17 +7,12 @@ import torch
 from orcastream.engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
 from orcastream.engine.attention.quantize import LARGEST, SCALE_DTYPE
 from orcastream.engine.batch.flat_batch import FlatBatch
-from orcastream.engine.errors import one_line
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
+from orcastream.engine.triton_support import why_no_triton
 
 if TYPE_CHECKING:  # the package triton is optional
     from orcastream.engine.attention.triton.plan import TritonPlan
-
-_log = logging.getLogger(__name__)
-
-_OLDEST = (8, 0)
-"""Compute capability that multiplies bfloat16 matrices."""
 
 _OLDEST_FP8 = (8, 9)
 """Compute capability that converts from and to e4m3."""
@@ -43,19 +35,7 @@ class TritonBackend(AttentionBackend):
     @classmethod
     def unavailable(cls, device: torch.device) -> str | None:
         """See the base class."""
-        if importlib.util.find_spec("triton") is None:
-            return "the package triton is not installed"
-        if device.type != "cuda":
-            import triton
-
-            interpreted = bool(triton.knobs.runtime.interpret)
-            return None if interpreted else "it needs a GPU (TRITON_INTERPRET=1 tries its kernels without one)"
-        reason = _why_not_started()
-        if reason is not None:
-            return reason
-        if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST:
-            return "it needs a GPU of compute capability 8.0 or newer"
-        return None
+        return why_no_triton(device)
 
     @classmethod
     def rank_on(cls, device: torch.device) -> int | None:
@@ -114,21 +94,6 @@ class TritonBackend(AttentionBackend):
         if prefills.num_spans:
             prefill(prefills, cache, query, output, call)
         return output
-
-
-@cache
-def _why_not_started() -> str | None:
-    """Return why Triton cannot reach the GPU, or None if it can, which is cached: it compiles a module for the driver,
-    for which it needs a C compiler and Python's headers, unless one was compiled before."""
-    import triton
-
-    try:
-        _ = triton.runtime.driver.active.utils
-    except Exception as error:
-        reason = f"Triton does not start: {one_line(error) or type(error).__name__}"
-        _log.warning("no attention kernels for this GPU: %s", reason)
-        return reason
-    return None
 
 
 def _processors(device: torch.device) -> int:

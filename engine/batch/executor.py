@@ -15,6 +15,7 @@ from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.record import Stopwatch
 from orcastream.engine.request import Request, RequestState
+from orcastream.engine.sampling.drawing import Draw, compile_draws, draws_on
 from orcastream.engine.sampling.likeliest import likeliest
 from orcastream.engine.sampling.masks import NO_MASKS, Masks, MaskThread
 from orcastream.engine.sampling.picked import Picked
@@ -35,6 +36,8 @@ class Executor:
         self._overlaps = overlaps
         self._device = runner.device
         self._masks = MaskThread(vocab_size)
+        if draws_on(self._device):
+            compile_draws(vocab_size, {runner.model.dtype, torch.float32}, self._device)
 
     def prepare(self, plan: Plan, watch: Stopwatch) -> Prepared:
         """Lay `plan` out; its requests do not change."""
@@ -85,11 +88,16 @@ class Executor:
 
     @torch.inference_mode()
     def _pick(self, logits: torch.Tensor, rows: Sequence[Request]) -> Picked | None:
-        """Let the device choose the tokens, if all take their likeliest and there is memory for it; else None."""
-        if not self._overlaps or not rows or [each for each in rows if not each.takes_best or each.followers]:
+        """Let the device choose the tokens, if no request asks for more and there is memory for it; else None."""
+        if not self._overlaps or not rows or [each for each in rows if not each.only_draws or each.followers]:
             return None
+        draws = None
+        if [each for each in rows if not each.takes_best]:
+            if not draws_on(self._device):
+                return None
+            draws = [_draw_of(row, request) for row, request in enumerate(rows)]
         try:
-            return Picked(logits)
+            return Picked(logits, draws)
         except torch.OutOfMemoryError:
             return None
 
@@ -201,6 +209,11 @@ def _fill_in(batch: FlatBatch, unknown: Sequence[tuple[int, Request]], unseen: U
         assert unseen.picked is not None
         tokens = unseen.picked.tokens[tokens]
     batch.input_ids[0].index_copy_(0, places, tokens)
+
+
+def _draw_of(row: int, request: Request) -> Draw:
+    """Return the draw of a request that is about to launch; tokens that it launched before may be pending."""
+    return Draw.of(row, request.sampling, request.seed or 0, request.num_outputs + request.num_pending)
 
 
 def _prompt_chunks(plan: Plan) -> dict[int, PromptChunk]:

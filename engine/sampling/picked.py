@@ -1,10 +1,10 @@
-"""The likeliest tokens of an iteration, chosen on the device without blocking the host."""
+"""The tokens of an iteration, chosen on the device without blocking the host."""
 
 from collections.abc import Sequence
-from math import isfinite
 
 import torch
 
+from orcastream.engine.sampling.drawing import Draw, draw_on_device, tokens_of
 from orcastream.engine.sampling.passes import gathered, passes
 
 
@@ -18,13 +18,18 @@ def maxima(scores: torch.Tensor) -> torch.Tensor:
 
 
 class Picked:
-    """The result of `take_best` for all rows (at least one) of logits `[rows, vocab]`, which need not be kept.
+    """The tokens for all rows (at least one) of logits `[rows, vocab]`, which need not be kept.
 
-    The next iteration reads `tokens`, int64 `[rows]`, on the device before the host knows them.
+    They are the result of `sample` for rows that ask for nothing else, with these `draws`, one per row; without draws,
+    that of `take_best`. The next iteration reads `tokens`, int64 `[rows]`, on the device before the host knows them.
     """
 
-    def __init__(self, logits: torch.Tensor) -> None:
-        found = torch.cat([maxima(gathered(logits, rows)) for rows in passes(range(len(logits)), logits)], dim=1)
+    def __init__(self, logits: torch.Tensor, draws: Sequence[Draw] | None = None) -> None:
+        if draws is None:
+            best = [maxima(gathered(logits, rows)) for rows in passes(range(len(logits)), logits)]
+            found = torch.cat(best, dim=1)
+        else:
+            found = draw_on_device(logits, draws)
         self.tokens = found[1].long()
         self._copied: torch.cuda.Event | None = None
         self._found = found
@@ -38,5 +43,5 @@ class Picked:
         """Return the token of each of `rows`, None if it offers none. Waits for the copy, not for later launches."""
         if self._copied is not None:
             self._copied.synchronize()
-        values, tokens = self._found.tolist()
-        return [int(tokens[row]) if isfinite(values[row]) else None for row in rows]
+        tokens = tokens_of(self._found)
+        return [tokens[row] for row in rows]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from orcastream.engine.sampling.random import draw_keys, exponential_noise, next_keys
-from orcastream.engine.sampling.weights import TILE, Weights, tiles_of
+from orcastream.engine.sampling.weights import TILE, Filters, Weights, tiles_of
 
-_ATTEMPTS = 4
+ATTEMPTS = 4
 """Races whose winner may be a token that the filters drop; all miss a nucleus of 0.9 with probability 10^-4."""
 
 
@@ -21,7 +21,7 @@ class Race:
 
     In a wide vocabulary top_p works by rejection: a winner that it keeps is an exact draw from the renormalized kept
     tokens, and testing one token is cheaper than finding all kept ones. If the winner is dropped, the race is repeated
-    with the noise of the next attempt; after `_ATTEMPTS` races it is held among the kept tokens alone.
+    with the noise of the next attempt; after `ATTEMPTS` races it is held among the kept tokens alone.
 
     A choice changes only if a leader is overtaken. If rounding moves the logits by at most d, log-weights of tiles also
     move by at most d (a sum of weights moves no further than its terms), so each of the two races flips with a
@@ -30,14 +30,23 @@ class Race:
     changes only the draws that it wins.
     """
 
-    def __init__(self, seeds: Sequence[int], positions: Sequence[int], vocab: int, device: torch.device) -> None:
-        """Draw i is for (seeds[i], positions[i])."""
+    def __init__(self, seeds: Sequence[int], positions: Sequence[int], weights: Weights, vocab: int) -> None:
+        """Draw i is for (seeds[i], positions[i]). `weights` is filled for the rows of each call of `winners`."""
+        device = weights.device
+        self._weights = weights
         self._keys = draw_keys(_tensor(seeds, device), _tensor(positions, device))
         self._entries = torch.arange(TILE + tiles_of(vocab), device=device).unsqueeze(0)
         self._first = exponential_noise(self._keys, self._entries)
 
-    def winners(self, weights: Weights, draws: range, owners: Sequence[int]) -> list[int]:
-        """Return the tokens of `draws`; `draws[i]` draws from row `owners[i]` of `weights`, and may restrict it."""
+    def winners(
+        self, logits: torch.Tensor, filters: Sequence[Filters], draws: range, owners: Sequence[int]
+    ) -> list[int | None]:
+        """Return the tokens of `draws`: `draws[i]` draws from row `owners[i]` of `logits` `[rows, vocab]`.
+
+        logits and filters as in `Weights.fill`. None if the highest logit of the row is not finite.
+        """
+        weights = self._weights
+        finite = weights.fill(logits, filters)
         tokens = self._run(weights, owners, self._first[draws.start : draws.stop])
         pending = weights.dropped(owners, tokens)
         keys = self._keys[draws.start : draws.stop]
@@ -46,14 +55,13 @@ class Race:
             keys = next_keys(keys)
             places = _tensor(pending, keys.device)
             rows = [owners[place] for place in pending]
-            if attempt == _ATTEMPTS:
+            if attempt == ATTEMPTS:
                 weights.restrict(sorted(set(rows)))
             tokens[places] = self._run(weights, rows, exponential_noise(keys[places], self._entries))
-            dropped = weights.dropped(rows, tokens[places]) if attempt < _ATTEMPTS else []
+            dropped = weights.dropped(rows, tokens[places]) if attempt < ATTEMPTS else []
             pending = [pending[index] for index in dropped]
             attempt += 1
-        winners: list[int] = tokens.tolist()
-        return winners
+        return [token if finite[owner] else None for token, owner in zip(tokens.tolist(), owners, strict=True)]
 
     def _run(self, weights: Weights, rows: Sequence[int], noise: torch.Tensor) -> torch.Tensor:
         """Return the winners `[draws]`, int64; `noise` `[draws, entries]` is for positions in a tile, then tiles."""

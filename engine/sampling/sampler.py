@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from orcastream.engine.sampling.drawing import Draw, draw_on_device, draws_on, tokens_of
 from orcastream.engine.sampling.likeliest import ranked
 from orcastream.engine.sampling.logit_changes import LogitChanges, change_logits
 from orcastream.engine.sampling.masks import allowed
@@ -56,11 +57,7 @@ class _Distribution(NamedTuple):
 
     @classmethod
     def of(cls, source: int, row: SamplingRow) -> "_Distribution":
-        params = row.params
-        if params.temperature == 0:
-            return cls(source, row.banned, row.changes, row.mask, None)
-        filters = Filters(params.temperature, params.top_k, params.top_p, params.min_p)
-        return cls(source, row.banned, row.changes, row.mask, filters)
+        return cls(source, row.banned, row.changes, row.mask, Filters.of(row.params))
 
 
 _Draws = dict[_Distribution, list[int]]
@@ -155,20 +152,26 @@ def _draw(
     if not drawn:
         return {}
     seeds, positions = [rows[index].seed for index in drawn], [rows[index].position for index in drawn]
-    race = Race(seeds, positions, logits.shape[1], logits.device)
-    weights = Weights(min(len(draws), rows_at_once(logits)), logits.shape[1], logits.device)
+    race = None
+    if not draws_on(logits.device):
+        weights = Weights(min(len(draws), rows_at_once(logits)), logits.shape[1], logits.device)
+        race = Race(seeds, positions, weights, logits.shape[1])
     tokens: dict[int, int] = {}
     begin = 0
     for distributions in passes(list(draws), logits):
         scores = _allowed(logits, distributions, masks)
-        finite = weights.fill(scores, [each.filters or Filters() for each in distributions])
+        filters = [each.filters or Filters() for each in distributions]
         owners = [place for place, each in enumerate(distributions) for _ in draws[each]]
         numbers = range(begin, begin + len(owners))
-        winners = race.winners(weights, numbers, owners)
-        tokens |= {
-            drawn[number]: token for number, token, owner in zip(numbers, winners, owners, strict=True) if finite[owner]
-        }
         begin = numbers.stop
+        if race is None:
+            some = [
+                Draw(owner, seeds[n], positions[n], filters[owner]) for n, owner in zip(numbers, owners, strict=True)
+            ]
+            winners = tokens_of(draw_on_device(scores, some))
+        else:
+            winners = race.winners(scores, filters, numbers, owners)
+        tokens |= {drawn[n]: token for n, token in zip(numbers, winners, strict=True) if token is not None}
     return tokens
 
 

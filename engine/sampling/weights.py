@@ -10,6 +10,7 @@ import torch
 from orcastream.engine.sampling.highest import first
 from orcastream.engine.sampling.nucleus import ROUNDING, comes_late, keep_highest, mass_before, nucleus
 from orcastream.engine.sampling.passes import NARROW, one_by_one
+from orcastream.schemas.sampling import SamplingParams
 
 TILE = 512
 """Tokens that enter the first race as one entrant; the second race is among the tokens of one tile."""
@@ -30,6 +31,31 @@ class Filters(NamedTuple):
     top_p: float = 1.0
     min_p: float = 0.0
 
+    @classmethod
+    def of(cls, params: SamplingParams) -> "Filters | None":
+        """Return the filters of random draws; None if the parameters take the likeliest token."""
+        if params.temperature == 0:
+            return None
+        return cls(params.temperature, params.top_k, params.top_p, params.min_p)
+
+    @property
+    def factor(self) -> float:
+        """What differences between logits are multiplied with."""
+        return 1 / max(self.temperature, _LOWEST_TEMPERATURE)
+
+    @property
+    def floor(self) -> float:
+        """The least weight that min_p keeps, where the likeliest token weighs 1."""
+        return self.min_p * (1 - ROUNDING)
+
+    @property
+    def share(self) -> float:
+        """The share of the weight of which less comes before a token that top_p keeps; infinite if it keeps all.
+
+        The first token is always kept, however small top_p is.
+        """
+        return max(self.top_p - ROUNDING, ROUNDING**2) if self.top_p < 1 else math.inf
+
 
 class Weights:
     """Weights of the tokens of some rows, in memory that is reused for the rows of the next pass.
@@ -41,6 +67,7 @@ class Weights:
     """
 
     def __init__(self, rows: int, vocab: int, device: torch.device) -> None:
+        self.device = device
         self._places = torch.zeros(rows, tiles_of(vocab) * TILE, device=device)
         self._vocab = vocab
         self._spare: torch.Tensor | None = None
@@ -55,9 +82,9 @@ class Weights:
         self._values = self._places[:rows, : self._vocab]
         self.tiles = self._places.view(len(self._places), -1, TILE)[:rows]
         best = logits.amax(dim=-1, keepdim=True)
-        self._weigh(best, [each.temperature for each in filters], [each.top_k for each in filters])
-        self._targets = self._masses([each.top_p for each in filters])
-        self._drop_unlikely([each.min_p * (1 - ROUNDING) for each in filters])
+        self._weigh(best, [each.factor for each in filters], [each.top_k for each in filters])
+        self._targets = self._masses([each.share for each in filters])
+        self._drop_unlikely([each.floor for each in filters])
         if self._vocab <= NARROW and any(map(math.isfinite, self._targets)):
             self.restrict(range(rows))
             self._targets = [math.inf] * rows
@@ -65,13 +92,13 @@ class Weights:
             self.sums = self.tiles.sum(dim=-1)
         return [math.isfinite(value) for [value] in best.tolist()]
 
-    def _weigh(self, best: torch.Tensor, temperatures: list[float], top_k: list[int]) -> None:
+    def _weigh(self, best: torch.Tensor, factors: list[float], top_k: list[int]) -> None:
         if one_by_one(self._logits) and 0 < top_k[0] < self._vocab:
             ids = torch.from_numpy(first(self._logits[0].numpy(), top_k[0]))
             few = self._logits[:, ids]
-            self._values.zero_()[:, ids] = weigh(few, best, temperatures, few)
+            self._values.zero_()[:, ids] = weigh(few, best, factors, few)
         else:
-            weigh(self._logits, best, temperatures, self._values)
+            weigh(self._logits, best, factors, self._values)
             keep_highest(self._logits, self._values, top_k)
 
     def _drop_unlikely(self, floors: list[float]) -> None:
@@ -82,14 +109,12 @@ class Weights:
         elif any(floors):
             self._values *= self._values >= self._values.new_tensor(floors).unsqueeze(1)
 
-    def _masses(self, top_p: list[float]) -> list[float]:
+    def _masses(self, shares: list[float]) -> list[float]:
         """Return, per row, the weight that may come before a token that top_p keeps."""
-        if min(top_p) == 1:
-            return [math.inf] * len(top_p)
+        if min(shares) == math.inf:
+            return shares
         totals: list[float] = self._values.sum(dim=-1).tolist()
-        # The first token is always kept, however small top_p is.
-        bounds = [max(share - ROUNDING, ROUNDING**2) if share < 1 else math.inf for share in top_p]
-        return [bound * total for bound, total in zip(bounds, totals, strict=True)]
+        return [share * total for share, total in zip(shares, totals, strict=True)]
 
     def dropped(self, rows: Sequence[int], tokens: torch.Tensor) -> list[int]:
         """Return the indices i for which top_p drops `tokens[i]` of `rows[i]`, although it has a weight."""
@@ -118,13 +143,12 @@ class Weights:
         self.sums = self.tiles.sum(dim=-1)
 
 
-def weigh(logits: torch.Tensor, best: torch.Tensor, temperatures: Sequence[float], out: torch.Tensor) -> torch.Tensor:
-    """Write exp((logits - best) / temperature) into `out`, without denormals; `best` `[rows, 1]`.
+def weigh(logits: torch.Tensor, best: torch.Tensor, factors: Sequence[float], out: torch.Tensor) -> torch.Tensor:
+    """Write exp((logits - best) * factor) into `out`, without denormals; `best` `[rows, 1]`. No factors: all are 1.
 
     The maximum is subtracted first, so that a low temperature cannot overflow.
     """
     torch.sub(logits, best, out=out)
-    factors = [1 / max(each, _LOWEST_TEMPERATURE) for each in temperatures]
     if len(set(factors)) > 1:
         out *= out.new_tensor(factors).unsqueeze(1)
     elif factors and factors[0] != 1:

@@ -46,6 +46,17 @@ def greedy() -> list[Request]:
     return [request(f"{index}", tuple(range(1, 3 + 5 * index)), max_tokens=2 + index) for index in range(4)]
 
 
+def random() -> list[Request]:
+    """Return four requests of which most draw at random, with each of the filters."""
+    settings: list[dict[str, Any]] = [{}, {"temperature": 0.8, "top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05, "seed": 4}]
+    return [
+        request(
+            f"{index}", tuple(range(1, 3 + 5 * index)), max_tokens=2 + index, **{"temperature": index and 1.3, **each}
+        )
+        for index, each in enumerate(settings)
+    ]
+
+
 def mixed() -> list[Request]:
     """Return four requests with different settings for the parts of the sampler that run on the device."""
     settings: list[dict[str, Any]] = [
@@ -140,7 +151,7 @@ def test_each_replay_of_a_graph_uses_the_same_memory(cuda: EmulatedCuda) -> None
 
 
 @pytest.mark.parametrize(("family", "graphs"), [("llama", "on"), ("gemma2", "on"), ("llama", "off")])
-@pytest.mark.parametrize("requests", [greedy, mixed])
+@pytest.mark.parametrize("requests", [greedy, random, mixed])
 def test_the_device_computes_the_same_tokens_as_a_cpu(
     family: str, graphs: Any, requests: Callable[[], list[Request]], cuda: EmulatedCuda
 ) -> None:
@@ -150,11 +161,12 @@ def test_the_device_computes_the_same_tokens_as_a_cpu(
     assert on_the_device(engine, requests()) == on_a_cpu(requests(), family)
 
 
-def test_the_host_waits_only_for_tokens(cuda: EmulatedCuda) -> None:
-    """With greedy requests the host waits once per iteration, for the event that follows the copy of the tokens."""
+@pytest.mark.parametrize("requests", [greedy, random])
+def test_the_host_waits_only_for_tokens(requests: Callable[[], list[Request]], cuda: EmulatedCuda) -> None:
+    """The host waits once per iteration, for the event that follows the copy of the tokens."""
     engine = OrcaEngine(EngineConfig("tiny", **SETTINGS), model_of("llama").to("cuda"))
     cuda.waited.clear()
-    on_the_device(engine, greedy())
+    on_the_device(engine, requests())
     assert {what for what, _ in cuda.waited} == {"Event.synchronize"}
     assert {where.partition(":")[0] for _, where in cuda.waited} == {"picked.py"}
     (count,) = Counter(cuda.waited).values()

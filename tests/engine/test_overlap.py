@@ -67,7 +67,7 @@ def test_an_iteration_is_launched_before_the_tokens_of_the_last_one_are_looked_a
 
 
 def test_a_draw_at_random_is_looked_at_first(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next iteration would need a token that only the host can draw."""
+    """The next iteration would need a token that only the host draws on a device without the kernel for it."""
 
     def requests() -> list[Request]:
         return [request("a", max_tokens=8), request("b", (9, 8, 7), max_tokens=2, temperature=1.0, seed=3)]

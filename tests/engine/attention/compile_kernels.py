@@ -42,7 +42,7 @@ def compiled(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], *
         for name in kernel.arg_names
     }
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    aligned = ("stride", "query", "key", "value", "keys", "values", "output", "mixed")
+    aligned = ("stride", "query", "key", "value", "keys", "values", "output", "mixed", "logits", "vocab")
     hints = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(kernel.arg_names)

@@ -21,7 +21,7 @@ _SHARED_MEMORY_BYTES = 227 * 1024
 def kernels(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let Triton launch kernels on the current device, from here until `patch` is undone.
 
-    At both ends of the block, the attention backend forgets the facts it has cached about the device. Raises
+    At both ends of the block, the engine forgets the facts it has cached about the device. Raises
     ImportError if Triton is not installed; only this function imports it, so pytest can collect tests without it.
     """
     import triton
@@ -55,8 +55,10 @@ def _launch(run: Callable[..., object], executor: Any, args: tuple[Any, ...], kw
 
 
 def _forget() -> None:
-    from orcastream.engine.attention import triton_backend
+    from orcastream.engine import triton_support
     from orcastream.engine.attention.triton import tiles
+    from orcastream.engine.sampling.drawing import draws_on
 
-    triton_backend._why_not_started.cache_clear()
+    triton_support._why_not_started.cache_clear()
     tiles._shared_memory.cache_clear()
+    draws_on.cache_clear()

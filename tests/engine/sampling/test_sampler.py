@@ -215,7 +215,7 @@ def test_a_draw_that_is_rejected_is_repeated(attempts: int, top_p: float, monkey
 
     The last kept one shares a tile with all that are dropped: a race with the noise of the one before would favour it.
     """
-    monkeypatch.setattr(race, "_ATTEMPTS", attempts)
+    monkeypatch.setattr(race, "ATTEMPTS", attempts)
     logits = torch.full((1, 20_000), -30.0)
     tokens = [100, 700, 1200, *range(1540, 1610, 10)]
     logits[0, tokens] = 2.0

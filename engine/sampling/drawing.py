@@ -1,0 +1,82 @@
+"""Draws that a GPU makes without blocking the host."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from math import isfinite
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.sampling.passes import NARROW
+from orcastream.engine.sampling.race import ATTEMPTS
+from orcastream.engine.sampling.weights import TILE, Filters
+from orcastream.engine.triton_support import why_no_triton
+from orcastream.schemas.sampling import SamplingParams
+
+
+class Draw(NamedTuple):
+    """One draw from row `row` of the logits, for (seed, position); without filters, the first of the highest."""
+
+    row: int
+    seed: int
+    position: int
+    filters: Filters | None
+
+    @classmethod
+    def of(cls, row: int, params: SamplingParams, seed: int, position: int) -> "Draw":
+        """Return the draw of a request with these parameters."""
+        return cls(row, seed, position, Filters.of(params))
+
+
+@cache
+def draws_on(device: torch.device) -> bool:
+    """Return whether `draw_on_device` works there: on GPUs for which Triton compiles kernels."""
+    return device.type == "cuda" and why_no_triton(device) is None
+
+
+def draw_on_device(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """Return the highest score of each draw's row and the token drawn, float64 `[2, draws]`, as `maxima` does.
+
+    logits `[rows, vocab]` of any floating type, at least one draw. The same tokens as `Race` draws, except where
+    rounding decides.
+    """
+    return draw_from(logits, *laid_out(draws, logits.device))
+
+
+def laid_out(draws: Sequence[Draw], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what the kernel reads of `draws`, int64 `[draws, 4]` and float64 `[draws, 3]`, copied at once."""
+    places = [(row, seed, position, filters.top_k if filters else 0) for row, seed, position, filters in draws]
+    shares = [
+        (each.filters.factor, each.filters.floor, each.filters.share) if each.filters else _BEST for each in draws
+    ]
+    arrays = [np.array(places, dtype=np.int64), np.array(shares, dtype=np.float64).view(np.int64)]
+    numbers, fractions = unpacked(packed(arrays, device).to(device, non_blocking=True), arrays)
+    return numbers, fractions.view(torch.float64)
+
+
+def draw_from(logits: torch.Tensor, places: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Do as `draw_on_device` for draws that are laid out on the device."""
+    from orcastream.engine.sampling.triton.draw import draw
+
+    eager = logits.shape[1] <= NARROW
+    return draw(logits, places, shares, eager=eager, attempts=ATTEMPTS, tile=TILE)
+
+
+def compile_draws(vocab: int, dtypes: Iterable[torch.dtype], device: torch.device) -> None:
+    """Compile what `draw_on_device` needs for logits of these types, or the first draw would take seconds."""
+    for dtype in dtypes:
+        draw_on_device(torch.zeros(1, vocab, dtype=dtype, device=device), [Draw(0, 0, 0, None)])
+
+
+def tokens_of(found: torch.Tensor) -> list[int | None]:
+    """Return the tokens of `maxima` or `draw_on_device`, None if a row offers none.
+
+    Waits for the device, unless `found` is on the host.
+    """
+    values, tokens = found.tolist()
+    return [int(token) if isfinite(value) else None for value, token in zip(values, tokens, strict=True)]
+
+
+_BEST = (0.0, 0.0, 1.0)
