@@ -1,7 +1,7 @@
 """One reply log as the reader follows it: its read position, and the handling of holes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from orcastream.broker.errors import Gap, ReplyConflict, UnknownRequest
 from orcastream.broker.fold import decode_entry
@@ -9,6 +9,9 @@ from orcastream.broker.loss import Watch
 from orcastream.broker.resp import pack_parts
 from orcastream.broker.subscription import ReplyState, Update
 from orcastream.schemas.events import Event, EventId, PromptRun, Started, Terminal
+
+START: Final = b"0-0"
+"""The read position before the first entry of a log."""
 
 
 class FollowedLog:
@@ -21,7 +24,7 @@ class FollowedLog:
         self.state = ReplyState(watch.request_id)
         self.key = key.encode()
         self.packed_key = pack_parts(self.key)
-        self.last_id = b"0-0"
+        self.last_id = START
         self.checked_at = now
         self.heard_at = self.look_at = now
         """When something last arrived, and when to check for more, if logs are read one by one."""
@@ -64,7 +67,7 @@ class FollowedLog:
         state = self.state
         if state.reread_until is None and event_id.epoch > state.damaged_epoch:
             state.damaged_epoch, state.reread_until = event_id.epoch, event_id
-            self.last_id = b"0-0"
+            self.last_id = START
             return False
         if isinstance(event, Terminal):
             state.fail(ReplyConflict(f"the log ended, but tokens are missing in it: {gap}"))

@@ -12,7 +12,7 @@ from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
 from orcastream.broker.ending import OnEnd
 from orcastream.broker.errors import BrokerError, LinkLost, Unusable
-from orcastream.broker.followed import FollowedLog
+from orcastream.broker.followed import START, FollowedLog
 from orcastream.broker.link import Link, LinkObserver
 from orcastream.broker.loss import LossCheck, Verdict, Watch
 from orcastream.broker.node_readings import NodeReadings
@@ -20,6 +20,7 @@ from orcastream.broker.resp import pack_parts
 from orcastream.broker.router import Router
 from orcastream.broker.subscription import Subscription
 from orcastream.broker.unblock import unblock
+from orcastream.schemas.events import EventId
 from orcastream.schemas.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -255,9 +256,10 @@ class ReplyReader:
 
     async def _check_one(self, helper: Connection, followed: FollowedLog) -> None:
         """Check one request; its defects do not stop the other checks. Raises LinkLost, Unwritable."""
-        request_id = followed.watch.request_id
+        request_id, read_to = followed.watch.request_id, followed.last_id
         try:
             verdict = await self._loss.check(helper, followed.watch)
+            is_shorter = await _ends_before(helper, followed.key, read_to)
         except Unusable as error:
             followed.unreadable(f"its reply log cannot be used: {error}")
         except BrokerError:
@@ -269,10 +271,20 @@ class ReplyReader:
         else:
             if verdict is Verdict.UNKNOWN:
                 followed.unreadable("nothing is known of it")
-            elif verdict is Verdict.ENDED and not followed.state.finished:
-                followed.last_id = b"0-0"  # it ended, but the reader missed the end: read again
+            elif not followed.state.finished and (verdict is Verdict.ENDED or is_shorter):
+                followed.last_id = START  # what is in the log will not come: read again
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _ends_before(link: Connection, log_key: bytes, read_to: bytes) -> bool:
+    """Whether a log has no entry as new as `read_to`, which was read: the successor of a server that was cut off, but
+    continued to accept writes, has only its own entries, and they may all be older.
+    """
+    if read_to == START:
+        return False
+    newest = await link.call("XREVRANGE", log_key, "+", "-", "COUNT", 1)
+    return not newest or EventId.parse(newest[0][0]) < EventId.parse(read_to)

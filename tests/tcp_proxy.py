@@ -24,6 +24,10 @@ class TcpProxy:
         """What of `data` arrives, and whether its connection (numbered from 0) is cut behind it."""
         return data, False
 
+    def lead_to(self, target_port: int) -> None:
+        """Forward new connections to another port."""
+        self._target_port = target_port
+
     async def listen(self) -> None:
         """Take connections, as it may do already."""
         if self._listening is None:

@@ -1,6 +1,7 @@
 """Following many replies over one connection."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from orcastream.schemas.events import Output, Run, encode_event
 from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import Seen, expected, flat, follow, follow_until, resume, tokens_seen
-from tests.broker.scripted import enqueue, make_request
+from tests.broker.proxy import LossyProxy
+from tests.broker.scripted import enqueue, make_request, take_over
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
+from tests.redis_waiting import wait_until
 
 
 async def test_many_replies_at_once(
@@ -244,3 +247,37 @@ async def test_a_reader_outlives_a_restart(
 
 async def _named(link: Link, name: bytes) -> list[bytes]:
     return [line for line in (await link.call("CLIENT", "LIST")).splitlines() if b"name=" + name in line]
+
+
+async def test_a_reader_leaves_a_server_that_was_cut_off_and_got_further_than_its_successor(
+    own_redis: Callable[..., RedisServer], keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """The newest epoch is that of the old server: all that the new one has is older than what was read."""
+    old = own_redis()
+    new = own_redis(options=["--replicaof", "127.0.0.1", str(old.port), "--repl-diskless-sync-delay", "0"])
+    way = LossyProxy(old.port)
+    await way.listen()
+    stays, goes = await make_worker(old.url, "stays"), await make_worker(new.url, "goes", lease_ms=1)
+    await enqueue(stays.link, keys, make_request())
+    job = await stays.take()
+    await stays.step(job)
+    with old.client() as master, new.client() as replica:
+        await asyncio.to_thread(wait_until, lambda: replica.xlen(job.log.key) == master.xlen(job.log.key) == 2)
+        replica.replicaof("NO", "ONE")
+    taken = await goes.open(await take_over(goes))
+    await goes.step(taken, 3)
+    stays.epochs["r1"] = taken.log.epoch
+    job = await stays.open(job.claimed)
+    await stays.step(job)
+    reader = await make_reader(way.url, loss_check_s=0.2)
+    subscription = reader.subscribe(Watch("r1", "default"))
+    async with asyncio.timeout(PATIENCE_S):
+        seen = await follow_until(subscription, Seen(), tokens_seen(2))
+        way.lead_to(new.port)
+        await way.refuse()
+        await way.listen()
+        await follow_until(subscription, seen, tokens_seen(4))
+        await goes.step(taken)
+        await follow_until(subscription, seen, tokens_seen(5))
+    assert seen.tokens[0] == expected(5)
+    await way.refuse()
