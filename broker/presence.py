@@ -4,11 +4,11 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import require
@@ -74,6 +74,7 @@ class Presence:
         streams = [one.requests(CLASSES[0]) for one in self._keys.each_lane]
         joins: list[Command] = [("XGROUP", "CREATECONSUMER", stream, GROUP, self._worker) for stream in streams]
         replies = await self._link.call_many(joins)
+        _require_rights(replies)
         self._joined = not any(isinstance(reply, ResponseError) for reply in replies)
 
     async def leave(self) -> None:
@@ -82,10 +83,15 @@ class Presence:
 
 
 async def list_workers(link: Connection, keys: Keys) -> list[WorkerInfo]:
-    """Return every consumer of the model's group, by name, including dead ones that still hold entries."""
+    """Return every consumer of the model's group, by name, including dead ones that still hold entries.
+
+    Raises LinkLost, Unwritable.
+    """
     pending: dict[str, int] = {}
     streams = [one.requests(name) for one in keys.each_lane for name in CLASSES]
-    for consumers in await link.call_many([("XINFO", "CONSUMERS", stream, GROUP) for stream in streams]):
+    listed = await link.call_many([("XINFO", "CONSUMERS", stream, GROUP) for stream in streams])
+    _require_rights(listed)
+    for consumers in listed:
         if isinstance(consumers, ResponseError):
             continue  # no stream or no group yet
         for flat in consumers:
@@ -118,6 +124,11 @@ async def forget_dead(link: Connection, keys: Keys, *, min_idle_ms: int) -> list
         if any(reply == 1 for reply in replies):
             forgotten.append(worker.name)
     return forgotten
+
+
+def _require_rights(replies: Iterable[Any]) -> None:
+    """Raise Unwritable if this user may not run one of the commands, which is no matter of a single stream."""
+    require(reply for reply in replies if isinstance(reply, NoPermissionError))
 
 
 def _texts(raw: list[bytes]) -> list[str]:

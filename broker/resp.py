@@ -1,7 +1,7 @@
 """RESP2 as bytes: packs commands, and parses replies as they arrive."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from hiredis import Reader
 from redis.exceptions import (
@@ -39,6 +39,8 @@ _ERRORS: dict[str, type[ResponseError]] = {
     "OOM": OutOfMemoryError,
     "READONLY": ReadOnlyError,
 }
+_NO_RIGHTS: Final = "The user executing the script can't"
+"""What Redis before 7.2 says when a script may not run a command or access a key, and not which one."""
 
 
 def pack(command: Command) -> bytes:
@@ -70,6 +72,8 @@ def fields_of(flat: Sequence[_Part]) -> dict[_Part, _Part]:
 
 def parse_error(text: str) -> ResponseError:
     """Return the exception for an error reply, with `status_code` set to its first word; the text is kept whole."""
+    if _NO_RIGHTS in text:
+        text = f"{text} (see ACL LOG for the command and the user)"
     code = text.partition(" ")[0]
     code = code if code.isupper() else "ERR"
     return _ERRORS.get(code, ResponseError)(text, status_code=code)

@@ -48,6 +48,19 @@ async def test_a_servers_no_is_raised(link: Link) -> None:
     assert link.alive
 
 
+async def test_of_a_command_that_a_script_may_not_run_it_is_told_where_it_is_named(
+    redis_server: RedisServer, link: Link, open_link: OpenLink
+) -> None:
+    """Before 7.2, the server's error names neither the command nor the user."""
+    await link.call("ACL", "SETUSER", "modest", "on", "nopass", "~*", "+@all", "-get")
+    try:
+        modest = await open_link(redis_server.url.replace("127.0.0.1", "modest:x@127.0.0.1"))
+        with pytest.raises(ResponseError, match=r"ACL LOG|'get'"):
+            await modest.call("EVAL", "return redis.call('GET', KEYS[1])", 1, "key")
+    finally:
+        await link.call("ACL", "DELUSER", "modest")
+
+
 @pytest.mark.parametrize("write", [("SET", "key", "1"), ("EVAL", "return redis.call('SET', KEYS[1], '1')", 1, "key")])
 async def test_a_server_that_has_become_a_replica_is_left(
     own_redis: Callable[..., RedisServer], open_link: OpenLink, write: tuple[str | int, ...]

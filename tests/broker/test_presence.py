@@ -1,9 +1,14 @@
 """Who is there."""
 
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orcastream.broker.errors import Unwritable
 from orcastream.broker.link import Link
 from orcastream.broker.presence import Presence, forget_dead, list_workers
 from orcastream.schemas.keys import Keys
-from tests.broker.conftest import MakeWorker
+from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.scripted import enqueue, make_request
 from tests.redis_server import RedisServer
 
@@ -40,3 +45,22 @@ async def test_a_worker_that_stops_beating_disappears(link: Link, keys: Keys) ->
     await Presence(link, keys, "w1").beat({"state": "ready"}, ttl_ms=1)
     while (await list_workers(link, keys))[0].alive:
         pass
+
+
+@pytest.fixture
+async def modest(link: Link, redis_server: RedisServer, open_link: OpenLink) -> AsyncIterator[Link]:
+    """A user who may create groups, but neither add a worker to one nor list them."""
+    rules = ("~*", "+@all", "-xinfo", "-xgroup", "+xgroup|create")
+    await link.call("ACL", "SETUSER", "modest", "on", "nopass", *rules)
+    yield await open_link(redis_server.url.replace("127.0.0.1", "modest:x@127.0.0.1"))
+    await link.call("ACL", "DELUSER", "modest")
+
+
+async def test_who_may_not_list_workers_is_told_so_and_not_that_there_are_none(modest: Link, keys: Keys) -> None:
+    with pytest.raises(Unwritable, match="xinfo"):
+        await list_workers(modest, keys)
+
+
+async def test_a_worker_that_may_not_join_those_that_are_listed_is_told_so(modest: Link, keys: Keys) -> None:
+    with pytest.raises(Unwritable, match="xgroup"):
+        await Presence(modest, keys, "w1").beat({"state": "ready"}, ttl_ms=50_000)
