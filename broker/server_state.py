@@ -6,9 +6,11 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
+from orcastream.broker.connection import Connection
 from orcastream.broker.link import Link
 
 _SAYS_OK: Final = "ok"
+_KEEPS_ALL: Final = "noeviction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,21 @@ async def read_server_state(link: Link) -> ServerState:
     if isinstance(told, ResponseError):
         return ServerState(commands_slow=slow)
     return state_of(told.decode(errors="replace"), slow)
+
+
+async def eviction_warning(link: Connection) -> str | None:
+    """Return what to tell an operator whose server deletes keys when its memory is full; None if it does not, or if
+    this user may not ask. In a cluster, one node is asked. Raises LinkLost.
+    """
+    (told,) = await link.call_many([("INFO", "memory")])
+    info = {} if isinstance(told, ResponseError) else _fields(told.decode(errors="replace"))
+    policy = info.get("maxmemory_policy", _KEEPS_ALL)
+    if policy == _KEEPS_ALL or not _number(info, "maxmemory"):
+        return None
+    return (
+        f"Redis deletes requests and replies when its memory is full: maxmemory-policy: got {policy}, "
+        f"allowed: {_KEEPS_ALL}"
+    )
 
 
 def _fields(text: str) -> dict[str, str]:

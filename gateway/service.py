@@ -68,6 +68,7 @@ class Gateway:
         )
         self.tenants = Tenants(settings.api_keys, self._key_source())
         self._ready: bool | None = None
+        self._warning: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -110,6 +111,12 @@ class Gateway:
             level = logging.INFO if ready else logging.WARNING
             log_event("ready" if ready else "not ready", level=level, gateway=self.name, why=why_not)
         self._ready = ready
+
+    def told_warning(self, warning: str | None) -> None:
+        """Log one line if a readiness probe finds a warning that the previous one did not."""
+        if warning is not None and warning != self._warning:
+            log_event("Redis may lose requests", level=logging.WARNING, why=warning)
+        self._warning = warning
 
     async def _keep_gauging(self) -> None:
         """Sample the queues and their server periodically while metrics are collected."""

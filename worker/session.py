@@ -1,6 +1,7 @@
 """The connections of one period without a connection loss, and the broker's objects that use them."""
 
 import asyncio
+import logging
 from typing import Self
 
 from orcastream.broker.attach import Attachment, attach
@@ -14,12 +15,15 @@ from orcastream.broker.lease import Leases
 from orcastream.broker.link import Link, LinkObserver
 from orcastream.broker.presence import Presence
 from orcastream.broker.queue import RequestQueue
+from orcastream.broker.server_state import eviction_warning
 from orcastream.broker.stats import StatsStream
 from orcastream.broker.throughput import ThroughputReports
 from orcastream.schemas.events import Terminal
 from orcastream.schemas.keys import Keys
 from orcastream.worker.running import Running
 from orcastream.worker.settings import WorkerSettings
+
+log = logging.getLogger("orcastream.worker")
 
 _FIRST_WAIT_MS = 2000
 """If Redis was frozen when this worker started, every lease looks expired: let the owners connect first."""
@@ -72,6 +76,8 @@ class Session:
         try:
             opened.append(link := await connect(url, name=f"{worker}:main", observer=observer))
             opened.append(control_link := await link.another(keys.control, name=f"{worker}:control"))
+            if warning := await eviction_warning(link):
+                log.warning("Redis may lose requests", extra={"why": warning})
             server_ms = await link.server_time_ms()
             wait_ms = settings.lease_ms if reconnected else min(settings.lease_ms, _FIRST_WAIT_MS)
             claimer = Claimer(

@@ -7,7 +7,7 @@ from pathlib import Path
 import redis
 
 from orcastream.broker.link import Link
-from orcastream.broker.server_state import ServerState, read_server_state, state_of
+from orcastream.broker.server_state import ServerState, eviction_warning, read_server_state, state_of
 from orcastream.broker.takeover_gate import TakeoverGate
 from tests.broker.conftest import OpenLink
 from tests.patience import PATIENCE_S
@@ -74,6 +74,7 @@ async def test_who_may_not_ask_is_told_nothing(redis_server: RedisServer, open_l
         try:
             link = await open_link(redis_server.url.replace("127.0.0.1", "modest:x@127.0.0.1"))
             assert await read_server_state(link) == ServerState()
+            assert await eviction_warning(link) is None
         finally:
             client.execute_command("ACL", "DELUSER", "modest")
 
@@ -95,3 +96,17 @@ async def test_where_info_is_not_there_a_lease_passes_before_anything_is_taken_o
     gate = TakeoverGate(link, 60_000, 0)
     assert [await gate.is_open() for _ in range(2)] == [False, False]
     await link.close()
+
+
+async def test_it_evicts_nothing_without_a_limit_or_a_policy_to_do_so(redis_server: RedisServer, link: Link) -> None:
+    with redis_server.client() as client:
+        try:
+            for limit, policy in ((0, "allkeys-lru"), (1 << 30, "noeviction")):
+                client.config_set("maxmemory", limit)
+                client.config_set("maxmemory-policy", policy)
+                assert await eviction_warning(link) is None
+            client.config_set("maxmemory-policy", "volatile-ttl")
+            assert "maxmemory-policy: got volatile-ttl, allowed: noeviction" in (await eviction_warning(link) or "")
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+            client.config_set("maxmemory", 0)

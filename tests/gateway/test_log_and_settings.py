@@ -1,6 +1,7 @@
 """What a gateway says in its log, and what may be set."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 from orcastream.gateway.admission.tenants import Tenants
 from orcastream.gateway.settings import GatewaySettings
 from tests.gateway.conftest import MODEL, Stage
+from tests.redis_server import RedisServer
 
 
 async def test_one_line_per_event_of_a_request(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -84,3 +86,20 @@ def test_keys_come_from_the_environment_and_are_not_shown(monkeypatch: pytest.Mo
     tenants = Tenants(settings.api_keys)
     assert tenants.of({"authorization": "bearer sk-secret"}).tenant == "alpha"
     assert Tenants({}).of({}).tenant == "default"
+
+
+async def test_a_server_that_evicts_is_warned_of(
+    own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_redis(options=["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"])
+    stage = stage_of(server.url)
+    await stage.worker()
+    http = (await stage.gateway()).http()
+    told = [(await http.get("/health/ready")).json() for _ in range(2)]
+    assert [one["status"] for one in told] == ["ready", "ready"]
+    assert "maxmemory-policy: got allkeys-lru, allowed: noeviction" in told[1]["warning"]
+    (line,) = [record for record in caplog.records if record.getMessage() == "Redis may lose requests"]
+    assert vars(line)["why"] == told[1]["warning"]
+    with server.client() as client:
+        client.config_set("maxmemory-policy", "noeviction")
+    assert "warning" not in (await http.get("/health/ready")).json()

@@ -55,3 +55,10 @@ def test_what_a_truncated_aof_lost_is_answered_by_the_worker_that_had_it(
     assert fold.tokens[0] == undisturbed(count_prompt, **SAMPLING)
     producer.wait_empty()
     producer.redis.close()
+
+
+def test_a_worker_warns_of_a_server_that_evicts(own_redis: Callable, start_worker: StartWorker) -> None:
+    worker = start_worker(own_redis(options=["--maxmemory", "1gb", "--maxmemory-policy", "volatile-lru"]).url)
+    worker.wait_serving()
+    assert "Redis may lose requests" in worker.log
+    assert "maxmemory-policy: got volatile-lru, allowed: noeviction" in worker.log
