@@ -23,13 +23,18 @@ class MasterWatch:
 
     A master that was frozen or cut off considers itself master when it returns, until the sentinels reach it: writes
     to it are lost. So a link ends when a sentinel reports a newer failover that made another server the master.
+
+    Sentinels that were all replaced number failovers from the start: what the newest of them says now counts, not what
+    was said before.
     """
 
     def __init__(self, address: RedisAddress, key: _Key) -> None:
         self._address = address
         self._key = key
         self._links: dict[Link, int] = {}
-        """Each link with the failover under which it was opened."""
+        """Each link with the newest failover that the sentinels reported for its server."""
+        self._words: dict[tuple[str, int], Word] = {}
+        """What each sentinel that answers said last."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -61,17 +66,18 @@ class MasterWatch:
                 sentinel = await open_sentinel(self._address, host, port)
                 try:
                     while True:
-                        self._said(await word_of(sentinel, self._address.service))
+                        self._words[host, port] = await word_of(sentinel, self._address.service)
+                        self._compare(max(self._words.values()))
                         back_off.succeeded()
                         await asyncio.sleep(LOOK_S)
                 finally:
+                    self._words.pop((host, port), None)
                     await sentinel.close()
             await asyncio.sleep(back_off.failed())
 
-    def _said(self, word: Word) -> None:
+    def _compare(self, newest: Word) -> None:
         for link, epoch in self._links.items():
-            if word.config_epoch > epoch and link.alive:
-                if link.server == word.server:
-                    self._links[link] = word.config_epoch
-                else:
-                    link.drop(f"the sentinels name {word.server} as the master")
+            if link.server == newest.server:
+                self._links[link] = newest.config_epoch
+            elif newest.config_epoch > epoch and link.alive:
+                link.drop(f"the sentinels name {newest.server} as the master")

@@ -65,6 +65,20 @@ class Sentinels:
         """SIGCONT to the first."""
         self._processes[0].send_signal(signal.SIGCONT)
 
+    def replace_sentinels(self, master_number: int) -> None:
+        """Start sentinels without any memory in place of the old ones, and name them the master. Until the other server
+        follows it, wait: it is from the master that they hear of it."""
+        with self.servers[1 - master_number].client() as other:
+            wait_until(lambda: other.info("replication").get("master_link_status") == "up")
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self._processes.clear()
+        for port in self.ports:
+            self._start_sentinel(port, master_number)
+        for port in self.ports:
+            wait_until(lambda port=port: self._is_complete(port))  # type: ignore[misc]
+
     def promote(self) -> None:
         """Have the last sentinel make the replica the master, while the old one lives on as a replica."""
         with self._sentinel(self.ports[-1]) as sentinel:
@@ -88,13 +102,13 @@ class Sentinels:
             replica.config_set("masterauth", "no such password")
             master.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
-    def _start_sentinel(self, port: int) -> None:
+    def _start_sentinel(self, port: int, master_number: int = 0) -> None:
         directory = self._directory / f"sentinel-{port}"
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         config = directory / "sentinel.conf"
         config.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {directory}\nlogfile {directory}/log\n"
-            f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[0].port} 2\n"
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[master_number].port} 2\n"
             f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
             f"sentinel failover-timeout {SERVICE} 10000\n"
         )

@@ -9,6 +9,7 @@ import pytest
 from orcastream.broker.connect import connect
 from orcastream.broker.errors import LinkLost
 from orcastream.broker.master_watch import LOOK_S
+from tests.patience import PATIENCE_S
 from tests.redis_sentinels import Sentinels
 
 
@@ -51,6 +52,20 @@ async def test_a_link_to_a_frozen_master_follows_the_sentinels_to_the_new_one(se
     await asyncio.sleep(2 * LOOK_S)  # a later word of the same failover leaves the link alone
     assert await link.call("GET", "key") == b"on the new one"
     await link.close()
+
+
+async def test_a_link_follows_sentinels_that_forgot_the_failovers_of_before(sentinels: Sentinels) -> None:
+    """Such as those of pods without volumes, all of them restarted: they number failovers from the start."""
+    sentinels.promote()
+    sentinels.wait_promoted()
+    replica, master = sentinels.servers
+    link = await connect(sentinels.url, reply_timeout_s=600)
+    assert link.server == f"127.0.0.1:{master.port}"
+    await asyncio.to_thread(sentinels.replace_sentinels, 1)
+    master.freeze()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await link.wait_lost() == f"the sentinels name 127.0.0.1:{replica.port} as the master"
+    master.thaw()
 
 
 async def test_sentinels_that_are_away_or_know_nothing_are_passed_over(sentinels: Sentinels) -> None:
