@@ -1,13 +1,17 @@
-"""Stop signals to the supervising process: the first asks for an orderly stop, the second kills everything."""
+"""Stop signals to the supervising process: the first asks for an orderly stop, a later one kills everything."""
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILLED = 130
 """The exit code after a second signal."""
+_ECHO_S = 0.5
+"""A signal this soon after the first repeats it: `timeout` signals its child and then the child's group, and a terminal
+signals the whole group, whose members may pass it on."""
 
 
 class StopSignals:
@@ -16,13 +20,18 @@ class StopSignals:
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.kill = asyncio.Event()
+        self._stopped_at = 0.0
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup
                 loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
-        (self.kill if self.stop.is_set() else self.stop).set()
+        if not self.stop.is_set():
+            self._stopped_at = time.monotonic()
+            self.stop.set()
+        elif time.monotonic() - self._stopped_at > _ECHO_S:
+            self.kill.set()
 
 
 async def stopped_or_killed(

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -96,6 +97,8 @@ def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up
         next(follow(client, "endless"))
     up.console.signal(signal.SIGINT)
     up.console.wait_for("Ctrl-C again kills everything at once")
+    with pytest.raises(subprocess.TimeoutExpired):
+        up.console.wait(1)  # a signal at once would be part of the first
     up.console.signal(signal.SIGINT)
     assert up.console.wait() == 130
     assert up.nothing_is_left()
