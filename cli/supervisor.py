@@ -18,7 +18,7 @@ _KILLED_S = 5.0
 
 
 class GaveUp(UserError):
-    """A program ended in a way that a restart cannot fix."""
+    """A program cannot be started, or ended in a way that a restart cannot fix."""
 
 
 class Supervisor:
@@ -47,9 +47,12 @@ class Supervisor:
         return process.pid if process else None
 
     async def start(self, program: Program) -> None:
-        """Start `program` and keep it running. Raises OSError if the first start fails."""
+        """Start `program` and keep it running. Raises GaveUp if the first start fails."""
         self._stopping[program.name] = asyncio.Event()
-        first = await self._spawn(program)
+        try:
+            first = await self._spawn(program)
+        except OSError as error:
+            raise GaveUp(f"{program.name} cannot start: {error.strerror}") from None
         self._keepers[program.name] = asyncio.create_task(self._keep(program, first))
 
     async def gave_up(self) -> None:
@@ -102,17 +105,24 @@ class Supervisor:
             if code == UNUSABLE_SETTINGS and not proven:
                 self._give_up(program, describe_exit(code))
                 return
-            pause_s = back_off.failed()
-            self._report(program.name, f"died ({describe_exit(code)}), starts again in {pause_s:.2f} s")
-            if await _is_set_within(stopping, pause_s):
+            again = await self._start_again(program, f"died ({describe_exit(code)})", back_off)
+            if again is None:
                 return
-            try:
-                process = await self._spawn(program)
-            except OSError as error:
-                self._give_up(program, f"{error.strerror}")
-                return
+            process = again
             if stopping.is_set():
                 process.terminate()
+
+    async def _start_again(self, program: Program, reason: str, back_off: BackOff) -> Process | None:
+        """Start a program that has run before, however long memory or descriptors are short; None if it is stopped."""
+        while True:
+            pause_s = back_off.failed()
+            self._report(program.name, f"{reason}, starts again in {pause_s:.2f} s")
+            if await _is_set_within(self._stopping[program.name], pause_s):
+                return None
+            try:
+                return await self._spawn(program)
+            except OSError as error:
+                reason = f"cannot start ({error.strerror})"
 
     def _give_up(self, program: Program, reason: str) -> None:
         if not self._gave_up.done():

@@ -2,10 +2,11 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,40 @@ async def test_a_program_that_has_served_is_tried_again_whatever_it_misses_now(t
     needed.touch()
     await report.wait_for("up")
     await supervisor.stop("needy", grace_s=10)
+
+
+@pytest.fixture
+def without_descriptors() -> Iterator[Callable[[bool], None]]:
+    """Says whether this process may open no more files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit(to_open_ones: bool) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]) if to_open_ones else before)
+
+    yield limit
+    limit(False)
+
+
+async def test_a_program_that_cannot_be_started_now_is_tried_again(
+    without_descriptors: Callable[[bool], None],
+) -> None:
+    report = Report()
+    supervisor = Supervisor(report, quick)
+    await supervisor.start(Program("mortal", SLEEPER))
+    without_descriptors(True)
+    await pause_after_death(report, supervisor, "mortal")
+    for _ in range(2):
+        await report.wait_for("cannot start (Too many open files), starts again in ")
+    without_descriptors(False)
+    await report.wait_for("up")
+    await supervisor.stop("mortal", grace_s=10)
+
+
+async def test_a_first_start_that_fails_is_told_in_a_sentence(without_descriptors: Callable[[bool], None]) -> None:
+    supervisor = Supervisor(Report(), quick)
+    without_descriptors(True)
+    with pytest.raises(GaveUp, match="mortal cannot start: Too many open files"):
+        await supervisor.start(Program("mortal", SLEEPER))
 
 
 async def test_a_program_deaf_to_sigterm_is_killed_after_the_grace() -> None:
