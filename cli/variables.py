@@ -1,6 +1,7 @@
 """Environment variables of settings, and mistyped ones, which would otherwise be ignored silently."""
 
 import os
+import stat
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final
@@ -22,12 +23,17 @@ def variable(kind: type[BaseSettings], name: str) -> str:
 
 
 def check_env_file(kind: type[BaseSettings]) -> None:
-    """Raise UserError if the .env file of a settings class cannot be read or has an invalid line.
+    """Raise UserError if the current directory or the .env file of a settings class in it cannot be used.
 
-    The error does not quote the line: it may hold a secret.
+    An error about a line does not quote it: it may hold a secret.
     """
     env_file = kind.model_config.get("env_file")
-    if not isinstance(env_file, str) or not os.path.isfile(env_file):
+    if not isinstance(env_file, str):
+        return
+    mode = _mode(env_file)
+    if stat.S_ISFIFO(mode):  # processes that read it at the same time would each get a part
+        raise UserError(f"{env_file}: got a named pipe, allowed: a regular file, because every process reads it anew")
+    if not stat.S_ISREG(mode):
         return
     try:
         with open(env_file, encoding="utf-8") as file:
@@ -40,6 +46,20 @@ def check_env_file(kind: type[BaseSettings]) -> None:
     if wrong:
         where = ", ".join(map(str, wrong))
         raise UserError(f"{env_file}, line {where}: got an invalid line, allowed: NAME=VALUE, a comment, or nothing")
+
+
+def _mode(env_file: str) -> int:
+    """Return the file's mode, 0 if there is none. Raises UserError if the current directory is gone or closed to us."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(f"the current directory cannot be used ({error.strerror}): change to another one") from None
+    try:
+        return os.stat(env_file).st_mode
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise UserError(f"{env_file} in the current directory cannot be looked up: {error.strerror}") from None
 
 
 def _line(statement: Original) -> int:

@@ -1,5 +1,6 @@
 """A variable that was mistyped is told of; one of another process, or of somebody else's, is not."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,37 @@ def test_the_command_says_so_and_goes_on(capsys: pytest.CaptureFixture[str], mon
         printed.err
         == "orcastream tokenize: ORCASTREAM_MODELL: there is no such setting; did you mean ORCASTREAM_MODEL?\n"
     )
+
+
+@pytest.mark.parametrize("command", [("tokenize", "text"), ("up",), ("requests", "list")])
+def test_a_current_directory_that_is_gone_is_told(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(command) == 2
+    assert capsys.readouterr().err.endswith(
+        ": the current directory cannot be used (No such file or directory): change to another one\n"
+    )
+
+
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / ".env")
+    assert main(["tokenize", "text"]) == 2
+    assert "tokenize: .env: got a named pipe, allowed: a regular file" in capsys.readouterr().err
+
+
+def test_a_dotenv_that_cannot_be_looked_up_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".env").symlink_to(".env")
+    assert main(["tokenize", "text"]) == 2
+    assert (
+        capsys.readouterr().err == "orcastream tokenize: .env in the current directory cannot be looked up: "
+        "Too many levels of symbolic links\n"
+    )
+
+
+def test_a_directory_named_dotenv_is_no_settings(tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    assert main(["tokenize", "text"]) == 0
