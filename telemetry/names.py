@@ -96,7 +96,7 @@ class Outcome(StrEnum):
     """During a drain; another worker continues."""
     LEASE_LOST = "lease_lost"
     PUT_OFF = "put_off"
-    """A constraint had to be compiled before the engine could begin; the next epoch continues."""
+    """An adapter had to be read or a constraint compiled before the engine could begin; the next epoch continues."""
     FENCED = "fenced"
     """The log has a newer epoch."""
     CONNECTION_LOST = "connection_lost"

@@ -181,7 +181,7 @@ class Running:
         self._matcher.make_ready(self.request.payload.num_candidates)
 
     def put_off(self) -> None:
-        """Detach from its log, because its constraint is to be prepared first; the next attach reads the log again."""
+        """Detach from its log, because its adapter or constraint comes first; the next attach reads the log again."""
         self.detach()
         self.choices = []
 

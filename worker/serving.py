@@ -87,7 +87,7 @@ class Serving:
             running.last_epoch = 0 if before is None else before.last_epoch
             if running.suspect:
                 self._parts.isolation.add(running)
-            elif self._parts.adapter_waits.has_none(running) and not running.has_to_prepare:
+            elif self._at_hand(running):
                 await self._attach(running)
             else:  # meanwhile, other requests are claimed
                 self._tasks.create_task(self._attach(running))
@@ -101,9 +101,7 @@ class Serving:
         """Open an epoch; the engine starts, restarts, continues or lets go, depending on the log."""
         before = running.engine_ids()
         try:
-            await self._parts.adapter_waits.ready(running)
-            if running.has_to_prepare:
-                await self._prepare(running)
+            await self._prepare(running)
             if running.closed or self._has_drained:
                 self._parts.isolation.look()
                 return
@@ -126,14 +124,23 @@ class Serving:
         self._parts.isolation.look()
         self._parts.publisher.mark([running])
 
+    def _at_hand(self, running: Running) -> bool:
+        """Whether it can start at once: its adapter is in memory, and its constraint prepared."""
+        return self._parts.adapter_waits.has_none(running) and not running.has_to_prepare
+
     async def _prepare(self, running: Running) -> None:
-        """Prepare its constraint. If that may have ended its last worker, record this attempt in its log first."""
-        if running is self._parts.isolation.current:
+        """Read its adapter and prepare its constraint. If one of these may have ended its last worker, record this
+        attempt in its log first.
+        """
+        if running is self._parts.isolation.current and running.error is None and not self._at_hand(running):
             if not await self._parts.admission.attach(self._session, running, is_new=False):
                 return
             self._count(running)
             running.put_off()
             self._parts.lifecycle.epoch_over(running, Outcome.PUT_OFF)
+        await self._parts.adapter_waits.ready(running)
+        if running.closed or self._has_drained or not running.has_to_prepare:
+            return
         try:
             await asyncio.to_thread(running.prepare)
         except InvalidRequest as error:

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -40,6 +41,20 @@ def kills_before() -> None:
         return matcher(self, constraint)
 
     Constraints.matcher = guarded  # type: ignore[method-assign]
+
+
+def kills_reading() -> None:
+    """To read the adapter `poison` ends the process."""
+    from orcastream.engine import Adapters
+
+    read = Adapters.read
+
+    def guarded(self: Adapters, name: str, folder: Path) -> Any:
+        if name == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read(self, name, folder)
+
+    Adapters.read = guarded  # type: ignore[method-assign]
 
 
 def stalls() -> None:

@@ -3,16 +3,21 @@
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from orcastream import demo
+from orcastream.engine import EngineConfig
+from orcastream.engine.model.load import load_model, load_model_config, resolve_device
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, Output, Started
 from orcastream.schemas.keys import GROUP
 from orcastream.worker.main import ENGINE_FAILED
 from tests.chaos.patches import pace
+from tests.lora import save_adapter
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
@@ -55,25 +60,39 @@ def count_of(tokenizer: Any) -> Callable[[int], list[int]]:
     return lambda start: tokenizer.encode(f"Count from {start} to {start + 40}")
 
 
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one adapter, `poison`."""
+    config = EngineConfig(str(demo.MODEL_DIR), device="cpu", dtype="float32")
+    network = load_model(config, load_model_config(config), resolve_device("cpu"))
+    return save_adapter(network, tmp_path_factory.mktemp("adapters") / "poison", seed=0).parent
+
+
 @pytest.mark.parametrize(
-    ("patch", "asked"), [(poison.kills, {}), (poison.kills_before, {"constraint": {"choice": ["poison"]}})]
+    ("patch", "asked"),
+    [
+        (poison.kills, {}),
+        (poison.kills_before, {"constraint": {"choice": ["poison"]}}),
+        (poison.kills_reading, {"adapter": "poison"}),
+    ],
 )
 def test_a_request_that_kills_its_workers_takes_nobody_along(
     producer: Producer,
     start_worker: StartWorker,
     undisturbed: Callable,
     count_of: Callable,
+    adapters: Path,
     patch: Callable[[], None],
     asked: dict[str, Any],
 ) -> None:
     """Seven run when it comes, and with one death allowed each of them had been set aside with it.
 
-    It does so where it is computed, or before, where its constraint is made ready.
+    It does so where it is computed, or before, where its constraint is made ready or its adapter is read.
     """
     prompts = [count_of(start) for start in range(7)]
     ids = [producer.post(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts]
     producer.post(count_of(9), request_id="poison", max_tokens=5, **asked)
-    fleet = Fleet(start_worker, 2, max_deliveries=2, patch=patch)
+    fleet = Fleet(start_worker, 2, max_deliveries=2, adapters=str(adapters), patch=patch)
     fleet.tend_until(producer.queue_is_empty)
     for request_id, prompt in zip(ids, prompts, strict=True):
         fold = producer.read(request_id)
