@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+from redis.exceptions import ResponseError
+
 from orcastream.broker.presence import WorkerInfo, list_workers
 from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.rows import number
@@ -47,16 +49,26 @@ class Workers:
     async def returned(self) -> list[WorkerInfo]:
         """As `alive`, but if there were workers before, give them a while to reappear.
 
-        Redis may have lost their registrations, or have been away for longer than it keeps them; workers register again
-        as soon as they are connected. Callers wait for a single one that polls for all. Raises as `alive`.
+        Redis may have lost their registrations, or have been away or refused writes for longer than it keeps them;
+        workers register again as soon as they can. Callers wait for a single one that polls for all. Raises as `alive`,
+        and ResponseError while Redis refuses writes: then nobody knows which workers live.
         """
         if alive := await self.alive():
             return alive
         async with self._awaiting:
+            await self._check_writable()
             give_up_at = self._missed_at + self._patience_s
             while not (alive := await self.alive()) and time.monotonic() < give_up_at:  # noqa: ASYNC110 (Redis knows)
                 await asyncio.sleep(_AGAIN_S)
         return alive
+
+    async def _check_writable(self) -> None:
+        """Raise ResponseError if a worker could not report now. Writes nothing: there is no such key."""
+        try:
+            await (await self._redis.get()).call("SET", self._keys.worker("-"), "", "PX", 1, "XX")
+        except ResponseError:
+            self._missed_at = time.monotonic()
+            raise
 
     @property
     def adapters(self) -> list[str]:

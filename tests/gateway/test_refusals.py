@@ -133,6 +133,22 @@ async def test_no_worker(stage: Stage) -> None:
     assert "retry-after" in caught.value.response.headers
 
 
+async def test_where_redis_refuses_writes_no_worker_is_said_to_be_gone(stage: Stage) -> None:
+    """Workers that live cannot report it then; once they can, they get their time."""
+    served = await stage.gateway(redis_patience_s=PATIENCE_S)
+    link = await served.gateway.redis.get()
+    await link.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        error = (await served.http().post("/v1/completions", json=BODY)).json()["error"]
+    finally:
+        await link.call("CONFIG", "SET", "maxmemory", 0)
+    assert error["code"] == "redis_unavailable"
+    assert error["message"].startswith("Redis takes no requests now: OOM")
+    asking = asyncio.create_task(served.openai().completions.create(model=MODEL, prompt="x"))
+    await stage.worker()
+    assert (await asking).choices[0].text == TEXT
+
+
 async def test_workers_that_redis_forgot_are_waited_for(stage: Stage) -> None:
     worker = await stage.worker()
     served = await stage.gateway(redis_patience_s=PATIENCE_S)
