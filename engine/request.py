@@ -10,6 +10,7 @@ from orcastream.engine.beam import Beam
 from orcastream.engine.errors import IllegalTransition
 from orcastream.engine.kv.digest import ContentChain
 from orcastream.engine.kv.sequence import Sequence, SwappedSequence
+from orcastream.engine.sampling.filters import DrawParams
 from orcastream.engine.sampling.logit_changes import LogitChanges
 from orcastream.schemas.request import DEFAULT_TENANT
 from orcastream.schemas.sampling import SamplingParams
@@ -127,6 +128,8 @@ class Request:
     """The changes that its penalties and biases make to its logits."""
     only_draws: bool = field(default=False, init=False, repr=False)
     """Whether its next token depends on the model's logits and its position alone, and it asks for nothing else."""
+    draws: DrawParams = field(init=False, repr=False)
+    """How its tokens are drawn."""
     takes_best: bool = field(default=False, init=False, repr=False)
     """Whether it only draws, and always takes the likeliest token."""
     num_matched: int = field(default=0, init=False, repr=False)
@@ -158,6 +161,7 @@ class Request:
         self.takes_best = self.only_draws and params.temperature == 0
         if self.seed is None:
             self.seed = derived_seed(self.id) if self.sampling.seed is None else self.sampling.seed
+        self.draws = DrawParams.of(params, self.seed)
 
     @property
     def num_outputs(self) -> int:

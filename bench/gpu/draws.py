@@ -7,6 +7,7 @@ import torch
 from orcastream.bench.gpu.ceilings import Ceilings
 from orcastream.bench.gpu.clock import median_s
 from orcastream.engine.sampling.drawing import Draw, draw_from, draw_on_device, laid_out, tokens_of
+from orcastream.engine.sampling.filters import DrawParams
 from orcastream.engine.sampling.sampler import SamplingRow, sample
 from orcastream.schemas.sampling import SamplingParams
 
@@ -77,7 +78,7 @@ def measure_draws(params: SamplingParams, batch: int, ceilings: Ceilings, device
 
 
 def _draws(params: list[SamplingParams], seed: int) -> list[Draw]:
-    return [Draw.of(row, each, seed + row, row) for row, each in enumerate(params)]
+    return [Draw(row, row, DrawParams.of(each, seed + row)) for row, each in enumerate(params)]
 
 
 def _logits(rows: int, vocab: int, dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:

@@ -95,7 +95,8 @@ class Executor:
         if [each for each in rows if not each.takes_best]:
             if not draws_on(self._device):
                 return None
-            draws = [_draw_of(row, request) for row, request in enumerate(rows)]
+            # What a request launched before may be pending.
+            draws = [Draw(row, each.num_outputs + each.num_pending, each.draws) for row, each in enumerate(rows)]
         try:
             return Picked(logits, draws)
         except torch.OutOfMemoryError:
@@ -187,7 +188,7 @@ class Executor:
             request.changes.see(request.tokens[len(request.prompt_ids) :])
         ids = tuple(sorted(banned)) if banned else ()
         mask = masks.rows.get(request)
-        return SamplingRow(request.sampling, request.seed or 0, position, ids, request.changes, mask)
+        return SamplingRow(request.sampling, request.draws.seed, position, ids, request.changes, mask)
 
     def _banned(self, request: Request) -> frozenset[int]:
         """Return the tokens that may not come next."""
@@ -209,11 +210,6 @@ def _fill_in(batch: FlatBatch, unknown: Sequence[tuple[int, Request]], unseen: U
         assert unseen.picked is not None
         tokens = unseen.picked.tokens[tokens]
     batch.input_ids[0].index_copy_(0, places, tokens)
-
-
-def _draw_of(row: int, request: Request) -> Draw:
-    """Return the draw of a request that is about to launch; tokens that it launched before may be pending."""
-    return Draw.of(row, request.sampling, request.seed or 0, request.num_outputs + request.num_pending)
 
 
 def _prompt_chunks(plan: Plan) -> dict[int, PromptChunk]:

@@ -9,25 +9,19 @@ import numpy as np
 import torch
 
 from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.sampling.filters import DrawParams
 from orcastream.engine.sampling.passes import NARROW
 from orcastream.engine.sampling.race import ATTEMPTS
-from orcastream.engine.sampling.weights import TILE, Filters
+from orcastream.engine.sampling.weights import TILE
 from orcastream.engine.triton_support import why_no_triton
-from orcastream.schemas.sampling import SamplingParams
 
 
 class Draw(NamedTuple):
-    """One draw from row `row` of the logits, for (seed, position); without filters, the first of the highest."""
+    """One draw from row `row` of the logits, for output `position`."""
 
     row: int
-    seed: int
     position: int
-    filters: Filters | None
-
-    @classmethod
-    def of(cls, row: int, params: SamplingParams, seed: int, position: int) -> "Draw":
-        """Return the draw of a request with these parameters."""
-        return cls(row, seed, position, Filters.of(params))
+    params: DrawParams
 
 
 @cache
@@ -47,10 +41,8 @@ def draw_on_device(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
 
 def laid_out(draws: Sequence[Draw], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what the kernel reads of `draws`, int64 `[draws, 4]` and float64 `[draws, 3]`, copied at once."""
-    places = [(row, seed, position, filters.top_k if filters else 0) for row, seed, position, filters in draws]
-    shares = [
-        (each.filters.factor, each.filters.floor, each.filters.share) if each.filters else _BEST for each in draws
-    ]
+    places = [(row, params.seed, position, params.top_k) for row, position, params in draws]
+    shares = [params.shares for _, _, params in draws]
     arrays = [np.array(places, dtype=np.int64), np.array(shares, dtype=np.float64).view(np.int64)]
     numbers, fractions = unpacked(packed(arrays, device).to(device, non_blocking=True), arrays)
     return numbers, fractions.view(torch.float64)
@@ -67,7 +59,7 @@ def draw_from(logits: torch.Tensor, places: torch.Tensor, shares: torch.Tensor) 
 def compile_draws(vocab: int, dtypes: Iterable[torch.dtype], device: torch.device) -> None:
     """Compile what `draw_on_device` needs for logits of these types, or the first draw would take seconds."""
     for dtype in dtypes:
-        draw_on_device(torch.zeros(1, vocab, dtype=dtype, device=device), [Draw(0, 0, 0, None)])
+        draw_on_device(torch.zeros(1, vocab, dtype=dtype, device=device), [Draw(0, 0, DrawParams.under(None, 0))])
 
 
 def tokens_of(found: torch.Tensor) -> list[int | None]:
@@ -77,6 +69,3 @@ def tokens_of(found: torch.Tensor) -> list[int | None]:
     """
     values, tokens = found.tolist()
     return [int(token) if isfinite(value) else None for value, token in zip(values, tokens, strict=True)]
-
-
-_BEST = (0.0, 0.0, 1.0)

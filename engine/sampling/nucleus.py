@@ -9,9 +9,6 @@ from torch.nn.functional import threshold
 from orcastream.engine.sampling.highest import candidates
 from orcastream.engine.sampling.passes import one_by_one
 
-ROUNDING = 1e-6
-"""Sums and shares of float32 probabilities that miss a bound by less than this count as reaching it."""
-
 _FIRST_LOOK = 256
 """How many of the likeliest tokens are sorted first; almost every nucleus of a peaked distribution is within them."""
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from orcastream.engine.sampling.filters import Filters
 from orcastream.engine.sampling.random import draw_keys, exponential_noise, next_keys
-from orcastream.engine.sampling.weights import TILE, Filters, Weights, tiles_of
+from orcastream.engine.sampling.weights import TILE, Weights, tiles_of
 
 ATTEMPTS = 4
 """Races whose winner may be a token that the filters drop; all miss a nucleus of 0.9 with probability 10^-4."""

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from orcastream.engine.sampling.drawing import Draw, draw_on_device, draws_on, tokens_of
+from orcastream.engine.sampling.filters import DrawParams, Filters
 from orcastream.engine.sampling.likeliest import ranked
 from orcastream.engine.sampling.logit_changes import LogitChanges, change_logits
 from orcastream.engine.sampling.masks import allowed
 from orcastream.engine.sampling.passes import gathered, passes, rows_at_once
 from orcastream.engine.sampling.picked import maxima
 from orcastream.engine.sampling.race import Race
-from orcastream.engine.sampling.weights import Filters, Weights
+from orcastream.engine.sampling.weights import Weights
 from orcastream.schemas.sampling import SamplingParams
 
 
@@ -166,7 +167,8 @@ def _draw(
         begin = numbers.stop
         if race is None:
             some = [
-                Draw(owner, seeds[n], positions[n], filters[owner]) for n, owner in zip(numbers, owners, strict=True)
+                Draw(owner, positions[n], DrawParams.under(filters[owner], seeds[n]))
+                for n, owner in zip(numbers, owners, strict=True)
             ]
             winners = tokens_of(draw_on_device(scores, some))
         else:

@@ -2,59 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from orcastream.engine.sampling.filters import Filters
 from orcastream.engine.sampling.highest import first
-from orcastream.engine.sampling.nucleus import ROUNDING, comes_late, keep_highest, mass_before, nucleus
+from orcastream.engine.sampling.nucleus import comes_late, keep_highest, mass_before, nucleus
 from orcastream.engine.sampling.passes import NARROW, one_by_one
-from orcastream.schemas.sampling import SamplingParams
 
 TILE = 512
 """Tokens that enter the first race as one entrant; the second race is among the tokens of one tile."""
 
-_LOWEST_TEMPERATURE = 1e-6
 _FAINTEST = -80.0
 """Scores further below the highest are clamped to this distance: exp is many times slower for denormal results.
 
 No draw can tell: noise spans 2^-32 to 17, so no token with a probability below e^-30 of the likeliest ever wins a race.
 """
-
-
-class Filters(NamedTuple):
-    """Temperature (above 0), then top_k (0: all), top_p (1: all), min_p (0: all), applied in this order."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-    @classmethod
-    def of(cls, params: SamplingParams) -> "Filters | None":
-        """Return the filters of random draws; None if the parameters take the likeliest token."""
-        if params.temperature == 0:
-            return None
-        return cls(params.temperature, params.top_k, params.top_p, params.min_p)
-
-    @property
-    def factor(self) -> float:
-        """What differences between logits are multiplied with."""
-        return 1 / max(self.temperature, _LOWEST_TEMPERATURE)
-
-    @property
-    def floor(self) -> float:
-        """The least weight that min_p keeps, where the likeliest token weighs 1."""
-        return self.min_p * (1 - ROUNDING)
-
-    @property
-    def share(self) -> float:
-        """The share of the weight of which less comes before a token that top_p keeps; infinite if it keeps all.
-
-        The first token is always kept, however small top_p is.
-        """
-        return max(self.top_p - ROUNDING, ROUNDING**2) if self.top_p < 1 else math.inf
 
 
 class Weights:

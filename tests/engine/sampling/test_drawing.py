@@ -13,9 +13,9 @@ import torch
 
 from orcastream.engine.sampling import drawing, passes, race, weights
 from orcastream.engine.sampling.drawing import Draw, draw_on_device, tokens_of
+from orcastream.engine.sampling.filters import DrawParams, Filters
 from orcastream.engine.sampling.picked import Picked
 from orcastream.engine.sampling.sampler import SamplingRow, sample
-from orcastream.engine.sampling.weights import Filters
 from orcastream.schemas.sampling import SamplingParams
 
 
@@ -30,7 +30,9 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drawn(logits: torch.Tensor, rows: list[SamplingRow], of: list[int], device: torch.device) -> list[int | None]:
     """Return the tokens that the kernel draws."""
-    draws = [Draw.of(source, row.params, row.seed, row.position) for source, row in zip(of, rows, strict=True)]
+    draws = [
+        Draw(source, row.position, DrawParams.of(row.params, row.seed)) for source, row in zip(of, rows, strict=True)
+    ]
     return tokens_of(draw_on_device(logits.to(device), draws))
 
 
@@ -105,7 +107,7 @@ def test_a_token_that_no_score_offers_is_a_token_nevertheless(triton_device: tor
     """The next iteration reads it before the host knows that the row offers none."""
     logits = torch.full((3, 300), torch.nan)
     logits[1], logits[2, :299] = -torch.inf, 0
-    picked = Picked(logits.to(triton_device), [Draw(row, 0, 0, Filters()) for row in range(3)])
+    picked = Picked(logits.to(triton_device), [Draw(row, 0, DrawParams.under(Filters(), 0)) for row in range(3)])
     assert picked.wait([0, 1, 2]) == [None, None, None]
     assert all(0 <= token < 300 for token in picked.tokens.tolist())
 

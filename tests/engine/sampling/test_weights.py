@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orcastream.engine.sampling import nucleus as module
-from orcastream.engine.sampling.weights import Filters, Weights
+from orcastream.engine.sampling.filters import Filters
+from orcastream.engine.sampling.weights import Weights
 
 _DOUBT = 5e-7
 """Sums of float32 weights are right up to this share of the total."""
