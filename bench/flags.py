@@ -5,6 +5,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NoReturn, TypeVar
 
 from orcastream.bench.figures.outcome import Objectives
@@ -90,13 +91,10 @@ def check_outputs(options: argparse.Namespace, pictures: Sequence[str] = (".svg"
 
 
 def _check_writable(flag: str, path: Path) -> None:
-    """Raise UserError if the file cannot be opened for writing; leave it unchanged."""
+    """Raise UserError if the file cannot be written; open and create nothing under its name."""
     try:
-        if path.is_file() or not path.exists():
-            is_new = not path.exists()
-            path.open("ab").close()
-            if is_new:
-                path.unlink()
+        if not path.exists():
+            TemporaryFile(dir=path.resolve().parent).close()
         elif path.is_dir() or not os.access(path, os.W_OK):
             raise UserError(f"{flag}: got {str(path)!r}, allowed: a file that can be written")
     except OSError as error:

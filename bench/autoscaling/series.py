@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orcastream.bench.figures.json_file import write_json
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -41,8 +43,8 @@ class Series:
     marks: dict[str, float] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write the series as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=0) + "\n", encoding="utf-8")
+        """Write the series as JSON. Raises UserError."""
+        write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> "Series":

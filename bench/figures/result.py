@@ -1,12 +1,12 @@
 """The complete result of a benchmark as plain values: medians first, then every run, and the conditions."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orcastream.bench.figures.curve import Point, sustained
+from orcastream.bench.figures.json_file import write_json
 from orcastream.bench.figures.machine import machine, versions
 from orcastream.bench.figures.medians import extremes, medians, ratios
 
@@ -94,5 +94,5 @@ class Result:
         }
 
     def save(self, path: Path) -> None:
-        """Write the result as JSON."""
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        """Write the result as JSON. Raises UserError."""
+        write_json(path, self.to_json())

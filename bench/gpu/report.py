@@ -1,12 +1,13 @@
 """The results, as tables and as plain values, stored as they arrive."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from orcastream.bench.figures.json_file import write_json
 
 
 class Report:
@@ -43,9 +44,7 @@ class Report:
 
     def _write(self) -> None:
         if self._written is not None:
-            beside = self._written.with_name(f"{self._written.name}.part")
-            beside.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-            beside.replace(self._written)
+            write_json(self._written, self.to_json())
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,6 @@ Exit status: 0 if every goal is met, else 1.
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from orcastream.bench.arrivals import poisson
+from orcastream.bench.figures.json_file import write_json
 from orcastream.bench.figures.outcome import Outcome
 from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs
 from orcastream.bench.overload.client import LeanClient
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     report = asyncio.run(measure(options))  # it starts processes, which uvloop cannot do through the supervisor
     print(report.summary())
     if options.json:
-        options.json.write_text(json.dumps(report.figures(), indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, report.figures())
     for complaint in (complaints := report.failed()):
         print(complaint, file=sys.stderr)
     return 1 if complaints else 0

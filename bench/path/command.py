@@ -15,7 +15,6 @@ machine increases it: measure on a quiet machine.
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -28,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orcastream import demo
+from orcastream.bench.figures.json_file import write_json
 from orcastream.bench.figures.machine import machine, versions
 from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs
 from orcastream.bench.redis.own_redis import own_redis
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     Console(width=120, highlight=False).print(table)
     if options.json:
         found = {"machine": machine(), "versions": versions(), "figures": figures}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, found)
     return 0
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from orcastream.bench.figures.json_file import write_json
 from orcastream.bench.figures.machine import command_line, machine, versions
 from orcastream.bench.flags import Parser, above_zero, at_least, check_arrivals, check_outputs, names
 from orcastream.bench.peers.contest import Contest
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     report = Report(contest.rows, contest.absent, _setting(options, config, command_line("peers", arguments)))
     report.show(Console(width=140, highlight=False))
     if options.json:
-        options.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, report.to_json())
     return 0 if complete else 130
 
 

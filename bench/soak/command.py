@@ -10,7 +10,6 @@ within 10 % of the first, descriptors and memory flat after the first window's w
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orcastream import demo
+from orcastream.bench.figures.json_file import write_json
 from orcastream.bench.figures.outcome import Outcome
 from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs, draw_workload
 from orcastream.bench.serve.client import Client
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     complaints = shortcomings(windows)
     if options.json:
         figures = {"capacity_requests_per_s": capacity, "windows": [one.to_json() for one in windows]}
-        options.json.write_text(json.dumps({**figures, "shortcomings": complaints}, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, {**figures, "shortcomings": complaints})
     for complaint in complaints:
         print(f"orcastream bench soak: {complaint}", file=sys.stderr)
     return 1 if complaints else 0

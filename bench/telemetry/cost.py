@@ -11,7 +11,6 @@ Exit status: 0 if the medians are within the goals, else 1.
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import sys
@@ -26,6 +25,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from orcastream.bench.figures.json_file import write_json
 from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs
 from orcastream.bench.redis.own_redis import own_redis
 from orcastream.bench.serve.client import Client
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
     _print(cost, f"the collector received {spans:,} spans and {points:,} data points")
     if options.json:
         figures = {**asdict(cost), "spans": spans, "points": points}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, figures)
     slowed = statistics.median(cost.ratios) < 1 - MOST_THROUGHPUT_LOST
     delayed = statistics.median(cost.added_s) > MOST_TTFT_ADDED_S
     return 1 if slowed or delayed else 0

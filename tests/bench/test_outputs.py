@@ -1,11 +1,14 @@
 """A file that cannot be written is noticed before anything is measured."""
 
+import os
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from orcastream.bench.figures.json_file import write_json
 from orcastream.bench.flags import check_outputs
+from orcastream.bench.gpu.report import Report
 from orcastream.bench.main import main
 from orcastream.cli.errors import UserError
 
@@ -50,3 +53,32 @@ def test_what_is_there_stays_until_the_figures_are(tmp_path: Path) -> None:
         check_outputs(Namespace(json=path))
     assert old.read_text() == "{}"
     assert not new.exists()
+
+
+def test_a_link_to_a_file_that_does_not_exist_yet_stays_a_link(tmp_path: Path) -> None:
+    link, target = tmp_path / "latest.json", tmp_path / "today.json"
+    link.symlink_to(target)
+    check_outputs(Namespace(json=link))
+    assert link.is_symlink()
+    assert not target.exists()
+    link.unlink()
+    link.symlink_to("/nowhere/today.json")
+    with pytest.raises(UserError, match=r"--json: got .*latest.json', allowed: a file that can be written \(No such"):
+        check_outputs(Namespace(json=link))
+
+
+def test_a_disk_that_is_full_in_the_end_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"--json: '/dev/full' cannot be written: No space left on device"):
+        write_json(Path("/dev/full"), {"figures": 1})
+
+
+def test_figures_of_a_gpu_go_where_they_are_to_go_and_replace_nothing(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        Report({}, pipe).add("section", figure=1)
+        assert pipe.is_fifo()
+        assert b'"figure": 1' in os.read(reader, 1 << 16)
+    finally:
+        os.close(reader)
