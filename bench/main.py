@@ -1,5 +1,6 @@
 """`orcastream bench`: its sub-commands, each loaded on demand."""
 
+import signal
 from collections.abc import Sequence
 
 from orcastream.cli.command import Command, overview, run_command
@@ -62,11 +63,17 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of the benchmarks; return the exit code."""
+    """Run one of the benchmarks; return the exit code.
+
+    SIGTERM and SIGHUP interrupt it like Ctrl-C, so that it ends its processes and removes its files.
+    """
     name, *rest = list(arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(_overview())
         return 0
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     return run_command(PROGRAM, COMMANDS, name, rest)
 
 

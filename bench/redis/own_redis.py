@@ -37,8 +37,10 @@ async def _emptied(url: str) -> AsyncIterator[Link]:
     try:
         if keys := await link.call("DBSIZE"):
             raise UserError(f"--redis-url: the database holds {keys} keys; allowed: an empty one")
-        yield link
-        await link.call("FLUSHDB")
+        try:
+            yield link
+        finally:
+            await link.call("FLUSHDB")
     finally:
         await link.close()
 

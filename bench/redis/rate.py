@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rich import box
@@ -57,7 +58,7 @@ class Rate:
 
 
 async def measure(url: str, link: Link, *, streams: int, tokens: int, seconds: float) -> Rate:
-    """Write for `seconds`, and wait until everything is read."""
+    """Write for `seconds`, at least one event per stream, and wait until everything is read."""
     replies = await Replies.begin(link, _KEYS, streams)
     reader = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "orcastream.cli.main", "bench", "redis-rate", "--redis-url", url, "--read"),
@@ -66,16 +67,20 @@ async def measure(url: str, link: Link, *, streams: int, tokens: int, seconds: f
     )
     assert reader.stdin is not None
     assert reader.stdout is not None
-    reader.stdin.write(json.dumps(replies.ids).encode() + b"\n")
-    await reader.stdout.readline()
-    cpu_s, begun_s, iterations = await server_cpu_s(link), time.monotonic(), 0
-    while time.monotonic() < begun_s + seconds:
-        await replies.advance(tokens)
-        iterations += 1
-    await replies.end()
-    read = json.loads(await reader.stdout.readline())
-    took_s, cpu_s = time.monotonic() - begun_s, await server_cpu_s(link) - cpu_s
-    await reader.wait()
+    try:
+        reader.stdin.write(json.dumps(replies.ids).encode() + b"\n")
+        await reader.stdout.readline()
+        cpu_s, begun_s, iterations = await server_cpu_s(link), time.monotonic(), 0
+        while not iterations or time.monotonic() < begun_s + seconds:
+            await replies.advance(tokens)
+            iterations += 1
+        await replies.end()
+        read = json.loads(await reader.stdout.readline())
+        took_s, cpu_s = time.monotonic() - begun_s, await server_cpu_s(link) - cpu_s
+    finally:
+        with suppress(ProcessLookupError):
+            reader.kill()
+        await reader.wait()
     if read != iterations * streams * tokens:
         raise RuntimeError(f"the reader saw {read} tokens of {iterations * streams * tokens}")
     await link.call("FLUSHDB")

@@ -1,6 +1,8 @@
 """The figures about Redis are of the things that they name."""
 
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -9,7 +11,10 @@ from orcastream.bench.main import main
 from orcastream.bench.redis import enqueuing, memory, rate
 from orcastream.bench.redis.own_redis import info, own_redis
 from orcastream.broker.link import Link
+from tests.cli.processes import ProcessWatch, Terminal
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
+from tests.redis_waiting import wait_until
 
 pytestmark = one_server("embedded")
 
@@ -58,3 +63,25 @@ def test_a_database_that_is_in_use_is_left_alone(redis_server: RedisServer, caps
         assert main(["redis-memory", "--redis-url", redis_server.url]) == 2
         assert client.get("precious") == b"1"
     assert "holds 1 keys; allowed: an empty one" in capsys.readouterr().err
+
+
+async def test_the_shortest_time_still_measures_something(link: Link, redis_server: RedisServer) -> None:
+    found = await rate.measure(redis_server.url, link, streams=1, tokens=1, seconds=1e-9)
+    assert found.events == 1
+    assert found.server_us_per_event > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_leaves_no_reader_and_no_keys(redis_server: RedisServer, number: signal.Signals) -> None:
+    flags = ("--redis-url", redis_server.url, "--seconds", "600")
+    bench = Terminal("-m", "orcastream.cli.main", "bench", "redis-rate", *flags)
+    pid = bench.process.pid
+    with redis.Redis.from_url(redis_server.url) as client:
+        wait_until(lambda: any(one["cmd"].startswith("xread") for one in client.client_list()))
+        reader = ProcessWatch(int(Path(f"/proc/{pid}/task/{pid}/children").read_text()))
+        bench.signal(number)
+        assert bench.wait() == 130
+        assert reader.gone_within(PATIENCE_S)
+        assert client.dbsize() == 0
+    reader.close()
+    bench.close()

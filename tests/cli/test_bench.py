@@ -1,6 +1,7 @@
 """`orcastream bench` on the command line."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from orcastream.bench.main import COMMANDS
 from orcastream.bench.workloads import WORKLOADS
 from orcastream.cli.main import main
-from tests.cli.processes import ROOT
+from tests.cli.processes import ROOT, Terminal
+from tests.redis_waiting import wait_until
 
 
 def test_help_lists_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,3 +79,14 @@ def test_a_wrong_flag_is_one_line(flags: list[str], complaint: str, capsys: pyte
     error = capsys.readouterr().err
     assert error.startswith(f"orcastream bench serve: {complaint}")
     assert error.count("\n") == 1
+
+
+def test_a_run_that_is_ended_leaves_no_files(tmp_path: Path) -> None:
+    bench = Terminal(
+        *("-m", "orcastream.cli.main", "bench", "redis-enqueue", "--count", "1000000"), env={"TMPDIR": str(tmp_path)}
+    )
+    wait_until(lambda: bool(list(tmp_path.glob("orcastream-bench-*/redis/appendonly*"))))
+    bench.signal(signal.SIGTERM)
+    assert bench.wait() == 130
+    assert list(tmp_path.iterdir()) == []
+    bench.close()
