@@ -5,7 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from redis.exceptions import ResponseError
+
+from orcastream.broker.errors import LinkLost
 from orcastream.broker.link import Link
+from orcastream.cli.credentials import without_credentials
 from orcastream.cli.embedded_redis import EmbeddedRedis
 from orcastream.cli.errors import UserError
 from orcastream.cli.supervisor import Supervisor
@@ -15,7 +19,8 @@ from orcastream.cli.supervisor import Supervisor
 async def own_redis(url: str | None = None) -> AsyncIterator[tuple[str, Link]]:
     """Yield the URL of a server and a link to it: our own append-only server, or the one at `url`.
 
-    Raises UserError if the database at `url` is not empty: it is emptied during and after the measurement.
+    Raises UserError if no server answers there, or if its database is not empty: it is emptied during and after the
+    measurement.
     """
     if url is not None:
         async with _emptied(url) as link:
@@ -33,7 +38,11 @@ async def own_redis(url: str | None = None) -> AsyncIterator[tuple[str, Link]]:
 
 @asynccontextmanager
 async def _emptied(url: str) -> AsyncIterator[Link]:
-    link = await Link.open(url, name="bench")
+    try:
+        link = await Link.open(url, name="bench")
+    except (LinkLost, ResponseError, ValueError) as error:
+        shown = without_credentials(url)
+        raise UserError(f"--redis-url: got {shown!r}, allowed: the URL of one server that answers ({error})") from None
     try:
         if keys := await link.call("DBSIZE"):
             raise UserError(f"--redis-url: the database holds {keys} keys; allowed: an empty one")

@@ -36,6 +36,24 @@ def test_they_are_one_line(command: list[str], flag: str, value: str, capsys: py
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["redis-memory", "redis-enqueue", "redis-rate"])
+@pytest.mark.parametrize(
+    ("url", "shown", "why"),
+    [
+        ("nothing", "nothing", "Redis URL must specify one of the following schemes"),
+        ("redis://me:secret@127.0.0.1:1", "redis://***@127.0.0.1:1", "cannot connect"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_one_line(
+    command: str, url: str, shown: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--redis-url", url]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"orcastream bench {command}: --redis-url: got '{shown}', allowed: the URL of one server")
+    assert why in error
+    assert error.count("\n") == 1
+
+
 def refuse(*_: Any) -> Answer:
     return Answer([b'{"error": {"code": "invalid_request"}}'], status=422)
 
