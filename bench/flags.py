@@ -33,17 +33,17 @@ class Parser(argparse.ArgumentParser):
 
 def above_zero(text: str) -> float:
     """argparse type: a number that is more than 0 and finite."""
-    return _checked(text, float, lambda value: 0 < value < float("inf"), "more than 0 and finite")
+    return checked(text, float, lambda value: 0 < value < float("inf"), "more than 0 and finite")
 
 
 def zero_or_more(text: str) -> float:
     """argparse type: a number that is at least 0 and finite."""
-    return _checked(text, float, lambda value: 0 <= value < float("inf"), "0 or more and finite")
+    return checked(text, float, lambda value: 0 <= value < float("inf"), "0 or more and finite")
 
 
 def at_least(least: int) -> Callable[[str], int]:
     """argparse type: a whole number of at least `least`."""
-    return lambda text: _checked(text, int, lambda value: value >= least, f"a whole number of at least {least}")
+    return lambda text: checked(text, int, lambda value: value >= least, f"a whole number of at least {least}")
 
 
 def add_workload_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -161,7 +161,8 @@ def names(text: str | None) -> Sequence[str]:
     return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _checked(text: str, kind: Callable[[str], N], fits: Callable[[N], bool], allowed: str) -> N:
+def checked(text: str, kind: Callable[[str], N], fits: Callable[[N], bool], allowed: str) -> N:
+    """Return the number that `text` means if it `fits`. Raises ArgumentTypeError, which says what is `allowed`."""
     try:
         value = kind(text)
     except ValueError:

@@ -17,7 +17,7 @@ from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.kv.group import GroupCache
 from orcastream.engine.kv.layout import LayerGroup, group_layers
-from orcastream.engine.model.load import load_model_config
+from orcastream.engine.model.load import load_model_config, one_line_errors
 from orcastream.engine.model.quiet import quiet
 from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
 
@@ -27,13 +27,16 @@ CHUNK, BLOCK_SIZE = 512, 16
 
 
 def make_runner(model: str, cache_dtype: str) -> ModelRunner:
-    """Return the model without weights. Raises UnsupportedModel if the engine cannot run it."""
+    """Return the model without weights.
+
+    Raises UnsupportedModel or ValueError if the engine cannot run it, OSError if it is not there.
+    """
     if model.startswith("type:"):
-        with quiet():
+        with one_line_errors(model), quiet():
             config = CONFIG_MAPPING[model.removeprefix("type:")]()
     else:
         config = load_model_config(EngineConfig(model))
-    with quiet(), torch.device("meta"):
+    with one_line_errors(model), quiet(), torch.device("meta"):
         built = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
     return ModelRunner(built, TorchBackend(), resolve_cache_dtype(cache_dtype))
 
@@ -76,8 +79,8 @@ def main(arguments: Sequence[str]) -> int:
         for name in FORMATS:
             try:
                 runner = make_runner(model, name)
-            except (UnsupportedModel, OSError, KeyError) as error:
-                raise UserError(f"{model}: {error}") from None
+            except (UnsupportedModel, OSError, ValueError) as error:
+                raise UserError(str(error)) from None
             size = bytes_per_token(runner)
             print(f"{model} in {name}: {size:,} bytes per token, {size * 1000 / 2**20:,.1f} MiB per 1,000 tokens")
             if name == "bfloat16" and any(shape.window is not None for shape in runner.shapes):

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from orcastream.bench.flags import Parser
+from orcastream.bench.flags import Parser, checked
 from orcastream.cli.errors import UserError
 
 
@@ -42,10 +42,15 @@ SHAPES = {
 
 
 def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
-    """Write the checkpoint; return its number of parameters. Raises UserError if `directory` is not empty."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"directory: got {str(directory)!r}, allowed: an empty directory, or one that does not exist")
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write the checkpoint; return its number of parameters. Raises UserError if `directory` cannot be used."""
+    allowed = "an empty directory, or one that does not exist"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(directory.iterdir())
+    except OSError as error:
+        raise UserError(f"directory: got {str(directory)!r}, allowed: {allowed} ({error.strerror})") from None
+    if not is_empty:
+        raise UserError(f"directory: got {str(directory)!r}, allowed: {allowed}")
     config = model_config(shape)
     with torch.device("meta"):
         names = dict(Qwen3ForCausalLM(config).named_parameters())
@@ -65,13 +70,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("make-model", __doc__)
     parser.add_argument("directory", type=Path, help="target; must be empty or not exist yet")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="shape of the model (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the weights (%(default)s)")
+    parser.add_argument("--seed", type=_seed, default=0, help="seed of the weights (%(default)s)")
     options = parser.parse_args(list(arguments))
     console = Console(stderr=True, highlight=False)
     with console.status(f"Writing {options.shape} to {options.directory} ..."):
         parameters = make_model(SHAPES[options.shape], options.directory, options.seed)
     print(f"{options.directory}: {parameters:,} parameters in bfloat16, shape {options.shape}, seed {options.seed}")
     return 0
+
+
+def _seed(text: str) -> int:
+    """argparse type: what torch accepts."""
+    return checked(text, int, lambda seed: -(2**63) <= seed < 2**64, "a whole number of 64 bits")
 
 
 def model_config(shape: Shape) -> Qwen3Config:

@@ -52,7 +52,7 @@ def load_model_config(config: EngineConfig) -> Any:
     Raises UnsupportedModel if it cannot be read, or if its architecture is not a causal language model built into
     transformers: code that comes with a model is never run. Raises OSError if there is none.
     """
-    with quiet(), _one_line_errors(f"{config.model}: config.json"):
+    with quiet(), one_line_errors(f"{config.model}: config.json"):
         found = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
         if type(found) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise UnsupportedModel(f"{type(found).__name__} is not a causal language model that transformers knows")
@@ -66,7 +66,7 @@ def load_model(config: EngineConfig, model_config: Any, device: torch.device) ->
     damaged; OSError if a file is missing.
     """
     dtype = resolve_dtype(config.dtype, device, model_config)
-    with quiet(), _one_line_errors(config.model):
+    with quiet(), one_line_errors(config.model):
         refuse_unknown_quantization(model_config)
         model, loaded = _read_weights(config.model, model_config, dtype)
         refuse_incomplete(model, loaded)
@@ -98,7 +98,7 @@ def _read_weights(model: str, model_config: Any, dtype: torch.dtype) -> tuple[An
 
 
 @contextmanager
-def _one_line_errors(where: str) -> Iterator[None]:
+def one_line_errors(where: str) -> Iterator[None]:
     """Turn any error of transformers into a one-line OSError or UnsupportedModel that starts with `where`."""
     try:
         yield

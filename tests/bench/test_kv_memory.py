@@ -25,6 +25,15 @@ def test_a_window_bounds_what_a_sequence_holds() -> None:
     assert bytes_per_sequence(runner, 32768) == (4096 + 512) // 16 * block + block
 
 
-def test_a_model_that_is_not_there() -> None:
-    with pytest.raises(UserError, match="nothing"):
-        main(["type:nothing"])
+def test_a_model_whose_cache_cannot_be_known_is_named_with_the_reason(tmp_path: Path) -> None:
+    config = json.loads((Path(demo.MODEL_DIR) / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_attention_heads": 0}), encoding="utf-8")
+    for model, why in {
+        "type:nothing": "^type:nothing: no entry 'nothing'$",
+        "type:clip": "^type:clip: Unrecognized configuration class",
+        "": "^model: got an empty name, allowed: a directory or a hub id$",
+        str(tmp_path): f"^{tmp_path}: .*zero",
+        str(tmp_path / "missing"): f"^{tmp_path}/missing: config.json: ",
+    }.items():
+        with pytest.raises(UserError, match=why):
+            main([model])

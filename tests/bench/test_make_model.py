@@ -37,3 +37,14 @@ def test_what_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["make-model", "--shape", "qwen3-tiny", str(tmp_path)]) == 2
     assert f"directory: got '{tmp_path}', allowed: an empty directory" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_what_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "file/model"):
+        assert main(["make-model", "--shape", "qwen3-tiny", str(tmp_path / name)]) == 2
+        assert f"directory: got '{tmp_path / name}', allowed: an empty directory" in capsys.readouterr().err
+    seed = str(2**64)
+    assert main(["make-model", "--shape", "qwen3-tiny", "--seed", seed, str(tmp_path / "model")]) == 2
+    assert f"--seed: got {seed}, allowed: a whole number of 64 bits" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
