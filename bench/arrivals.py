@@ -1,5 +1,6 @@
 """Arrival times of requests: Poisson and bursty processes of constant rate, Poisson processes of varying rate."""
 
+import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -36,10 +37,12 @@ class RateProfile:
     def __post_init__(self) -> None:
         ascending = all(before < after for (before, _), (after, _) in pairwise(self.points))
         rates = [rate for _, rate in self.points]
-        if len(self.points) < 2 or self.points[0][0] != 0 or not ascending or min(rates) < 0 or max(rates) == 0:
+        finite = all(math.isfinite(number) for point in self.points for number in point)
+        fits = len(self.points) > 1 and finite and self.points[0][0] == 0 and ascending
+        if not fits or min(rates) < 0 or max(rates) == 0:
             raise ValueError(
                 f"profile: got {self}, allowed: two or more points SECONDS:RATE, the first at 0, "
-                "seconds ascending, rates of at least 0 and not all 0"
+                "seconds ascending, rates of at least 0 and not all 0, all numbers finite"
             )
 
     @classmethod

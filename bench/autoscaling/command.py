@@ -82,7 +82,7 @@ def for_batches_of(max_batch_size: int, spec: ScaledObject) -> ScaledObject:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("autoscale", __doc__)
-    parser.add_argument("--profile", type=RateProfile.parse, default=PROFILE, help="SECONDS:RATE,... (%(default)s)")
+    parser.add_argument("--profile", type=_profile, default=PROFILE, help="SECONDS:RATE,... (%(default)s)")
     parser.add_argument(
         "--faster", type=above_zero, default=10.0, help="divides the times of KEDA and HPA (%(default)g)"
     )
@@ -97,6 +97,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="plot the run there, as SVG (needs matplotlib)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the recorded data there")
     return parser.parse_args(list(arguments))
+
+
+def _profile(text: str) -> RateProfile:
+    """argparse type, so that the reason is shown."""
+    try:
+        return RateProfile.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("profile: ")) from None
 
 
 def _settings(options: argparse.Namespace, spec: ScaledObject) -> dict[str, object]:

@@ -24,6 +24,7 @@ from orcastream.bench.flags import Parser, above_zero, at_least, check_arrivals,
 from orcastream.bench.peers.contest import Contest
 from orcastream.bench.peers.entrant import Place
 from orcastream.bench.peers.report import Report
+from orcastream.bench.peers.runners.kv_bytes import kv_bytes_per_token
 from orcastream.bench.peers.runners.protocol import Ask, Load
 from orcastream.bench.peers.systems import SYSTEMS
 from orcastream.bench.workloads import WORKLOADS, Draw, token_ids
@@ -35,7 +36,10 @@ _LENGTHS = 256
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Set up the requested systems, then measure, print and write; return 130 if an interrupt ended the run early."""
+    """Set up the requested systems, then measure, print and write.
+
+    Return 0, 1 if no system could be measured, or 130 if an interrupt ended the run early.
+    """
     options = _parse(arguments)
     place = Place(options.environments.expanduser().absolute(), options.device, options.threads, options.timeout)
     for name in dict.fromkeys(_chosen("--set-up", options.set_up, [*SYSTEMS])):
@@ -50,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     report.show(Console(width=140, highlight=False))
     if options.json:
         write_json(options.json, report.to_json())
-    return 0 if complete else 130
+    if not complete:
+        return 130
+    return 0 if any(row.runs for row in contest.rows) else 1
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -114,6 +120,8 @@ def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
 
 def _chosen(flag: str, text: str | None, allowed: Sequence[str]) -> list[str]:
     chosen = list(dict.fromkeys(names(text)))
+    if text is not None and not chosen:
+        raise UserError(f"{flag}: got {text!r}, allowed: {', '.join(allowed)}, separated by commas")
     for name in chosen:
         if name not in allowed:
             raise UserError(f"{flag}: got {name!r}, allowed: {', '.join(allowed)}")
@@ -132,9 +140,16 @@ def _set_up(name: str, place: Place) -> None:
 def _config(model: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"--model: got {str(model)!r}, allowed: a directory with a config.json ({error})") from None
-    return {**config, **config.get("text_config", {})}
+        kv_bytes_per_token(str(model), "bfloat16")
+        config |= config.get("text_config", {})
+        if not config["vocab_size"] > 1:
+            raise ValueError(f"vocab_size: {config['vocab_size']}")
+    except KeyError as error:
+        raise UserError(f"--model: got {str(model)!r}, allowed: with {error} in its config.json") from None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        allowed = "a directory with a model's config.json"
+        raise UserError(f"--model: got {str(model)!r}, allowed: {allowed} ({error})") from None
+    return config
 
 
 def _asks(name: str, options: argparse.Namespace, vocab_size: int) -> list[Ask]:

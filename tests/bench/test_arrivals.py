@@ -42,7 +42,10 @@ def test_a_profile_is_followed_piece_by_piece() -> None:
     assert str(profile) == "0:10,100:10,200:50,300:0"
 
 
-@pytest.mark.parametrize("text", ["", "0:1", "0:1,x:2", "1:1,2:1", "0:1,0:2", "0:0,9:0", "0:-1,5:3", "0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0:1", "0:1,x:2", "1:1,2:1", "0:1,0:2", "0:0,9:0", "0:-1,5:3", "0", "0:nan,9:1", "0:1,inf:1", "0:1,9:inf"],
+)
 def test_a_profile_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="profile: got"):
         RateProfile.parse(text)

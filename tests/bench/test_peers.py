@@ -29,6 +29,7 @@ from orcastream.engine.native.library import instruction_set, why_unavailable
 
 MODEL = str(demo.MODEL_DIR)
 ROOT = Path(__file__).parents[2]
+LISTS = ("--workload", "--dtype", "--systems", "--set-up")
 TRANSFORMERS = ("transformers_generate", "transformers_static", "transformers_cb")
 ASKS = [
     Ask(list(range(5, 12)), max_tokens=6),
@@ -276,7 +277,8 @@ def test_quantized_weights_are_near_the_ones_they_come_from(tmp_path: Path) -> N
     ("arguments", "complaint"),
     [
         ([], "--model, --set-up: got neither"),
-        (["--model", "nowhere"], "--model: got 'nowhere', allowed: a directory with a config.json"),
+        (["--model", "nowhere"], "--model: got 'nowhere', allowed: a directory with a model's config.json"),
+        *((["--model", MODEL, flag, ","], f"{flag}: got ',', allowed: ") for flag in LISTS),
         (["--model", MODEL, "--systems", "crystal"], "--systems: got 'crystal', allowed: orcastream, openvino"),
         (["--model", MODEL, "--dtype", "int3"], "--dtype: got 'int3', allowed: bfloat16, int8, float32"),
         (["--model", MODEL, "--workload", "multi_turn"], "--workload: got 'multi_turn', allowed: one whose requests"),
@@ -298,6 +300,23 @@ def test_what_cannot_be_measured_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith(f"orcastream bench peers: {complaint}")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("config", ["[]", "{}", '{"num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 1}'])
+def test_a_configuration_of_no_model_is_one_line(
+    config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(config, encoding="utf-8")
+    assert main(["peers", "--model", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"orcastream bench peers: --model: got '{tmp_path}', allowed: ")
+    assert error.count("\n") == 1
+
+
+def test_a_run_in_which_nobody_could_take_part_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--systems", "openvino", "--environments", str(tmp_path), "--dtype", "bfloat16"]
+    assert main(["peers", "--model", MODEL, *flags]) == 1
+    assert "absent: openvino bfloat16: " in capsys.readouterr().out
 
 
 def _with_root() -> dict[str, str]:

@@ -54,6 +54,15 @@ def test_a_server_that_does_not_answer_is_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("profile", ["0:1", "0:nan,10:1"])
+def test_a_profile_is_refused_with_the_reason(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["autoscale", "--profile", profile]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"orcastream bench autoscale: argument --profile: got '{profile}', allowed: SECONDS:RATE,")
+    assert "seconds ascending" in error
+    assert error.count("\n") == 1
+
+
 def refuse(*_: Any) -> Answer:
     return Answer([b'{"error": {"code": "invalid_request"}}'], status=422)
 
