@@ -64,13 +64,18 @@ async def stretches(client: LeanClient, options: argparse.Namespace) -> Report:
     """Measure the capacity and run the three phases. Raises UserError if there is no capacity."""
     asking, console = Asking(options), Console(stderr=True)
     capacity = await _capacity(client, asking, options.capacity_seconds)
-    if not capacity:
-        raise UserError("capacity: no request was answered in the second half of --capacity-seconds: it takes longer")
     console.print(f"capacity: {capacity:.2f} requests/s")
-    normal = await _stretch(client, asking.arriving(_NORMAL_LOAD * capacity, options.normal_seconds))
-    console.print(f"normal load: {len(normal)} requests")
+    before = asking.arriving(_NORMAL_LOAD * capacity, options.normal_seconds)
     overload = asking.arriving(options.times * capacity, options.seconds)
     after = asking.arriving(_NORMAL_LOAD * capacity, options.normal_seconds + options.deadline)
+    for flag, seconds, requests in (
+        ("--normal-seconds", options.normal_seconds, before and after),
+        ("--seconds", options.seconds, overload),
+    ):
+        if not requests:
+            raise UserError(f"{flag}: got {seconds:g}, allowed: more, because no request arrives in that time")
+    normal = await _stretch(client, before)
+    console.print(f"normal load: {len(normal)} requests")
     overloaded = asyncio.create_task(_stretch(client, overload))
     recovery_s = time.monotonic() + options.seconds
     await asyncio.sleep(options.seconds)
@@ -90,7 +95,7 @@ async def _stretch(client: LeanClient, requests: Sequence[SampleRequest]) -> lis
 
 
 async def _capacity(client: LeanClient, asking: Asking, duration_s: float) -> float:
-    """Return the answers per second of busy clients, in the second half of that time."""
+    """Return the answers per second of busy clients, in the second half of that time. Raises UserError for none."""
     begun_s, outcomes = time.monotonic(), list[Outcome]()
     half_s, end_s = begun_s + duration_s / 2, begun_s + duration_s
 
@@ -100,7 +105,11 @@ async def _capacity(client: LeanClient, asking: Asking, duration_s: float) -> fl
 
     await asyncio.gather(*(one_after_another() for _ in range(_CLIENTS)))
     ended = [outcome.ended_s for outcome in outcomes if outcome.ended_s is not None]
-    return sum(half_s <= one < end_s for one in ended) / (end_s - half_s)
+    answers = sum(half_s <= one < end_s for one in ended)
+    if not answers:
+        why = next((outcome.error for outcome in outcomes if outcome.error), "it takes longer")
+        raise UserError(f"capacity: no request was answered in the second half of --capacity-seconds: {why}")
+    return answers / (end_s - half_s)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -59,6 +59,11 @@ class Report:
         following = [one.arrived_s for one in self.after if one.arrived_s > late[-1].arrived_s]
         return following[0] - self.recovery_s if following else None
 
+    @property
+    def _completed(self) -> int:
+        """Number of answers that were complete before the overload ended."""
+        return sum(one.ended_s is not None and one.ended_s <= self.recovery_s for one in self.accepted if one.complete)
+
     def figures(self) -> dict[str, Any]:
         """Return the figures as plain values."""
         refusals, e2e = self.refusals, Spread.of(one.e2e_s for one in self.accepted if one.e2e_s is not None)
@@ -71,7 +76,7 @@ class Report:
             "failed": dict(Counter(one.error for one in self.accepted if one.error is not None)),
             "refusal_ms": None if refusals is None else refusals.to_ms(),
             "accepted_e2e_ms": None if e2e is None else e2e.to_ms(),
-            "completed_per_s": sum(one.complete for one in self.accepted) / self.seconds,
+            "completed_per_s": self._completed / self.seconds,
             "recovered_after_s": self.recovered_after_s,
             "normal_ttft_s": [one.ttft_s for one in self.normal],
             "after_ttft_s": [(one.arrived_s - self.recovery_s, one.ttft_s) for one in self.after],

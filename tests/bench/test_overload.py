@@ -34,6 +34,11 @@ def test_a_run_that_meets_every_goal() -> None:
     assert "recovered 6.0 s after" in run.summary()
 
 
+def test_answers_after_the_overload_do_not_count_in_its_rate() -> None:
+    run = report([served(0, end_s=19), served(30, end_s=1), served(59, end_s=15), refused(1)], [served(61)])
+    assert run.figures()["completed_per_s"] == 2 / 60
+
+
 def test_each_goal_can_be_missed() -> None:
     late = report([served(0, end_s=21), refused(1)], [served(61)])
     assert late.failed() == ["1 of 1 accepted were not answered in time"]

@@ -69,9 +69,21 @@ def refuse(*_: Any) -> Answer:
 
 async def test_a_service_that_answers_nothing_has_no_capacity() -> None:
     async with scripted_gateway(refuse) as url:
-        with pytest.raises(UserError, match="capacity: no request was answered"):
+        with pytest.raises(UserError, match=r"capacity: no request was answered in the second .*: 422 invalid"):
             async with HttpPool(url) as http:
                 await overload.stretches(LeanClient(http, "m", 1.0), overload.parse(["--capacity-seconds", "0.1"]))
         with pytest.raises(UserError, match="capacity: no request was answered: 422 invalid_request"):
             async with Client(url, "m") as client:
                 await soak.capacity_of(client, soak.parse(["--capacity-seconds", "0.1"]))
+
+
+async def test_a_phase_in_which_nothing_arrives_is_refused_before_the_first_one() -> None:
+    def answer(*_: Any) -> Answer:
+        return Answer([b"data: [DONE]\n\n"])
+
+    for flag in ("--seconds", "--normal-seconds"):
+        short = ("--capacity-seconds", "1", "--normal-seconds", "0.1", "--seconds", "0.1", "--deadline", "1e-9")
+        options = overload.parse([*short, flag, "1e-9"])
+        async with scripted_gateway(answer) as url, HttpPool(url) as http:
+            with pytest.raises(UserError, match=f"^{flag}: got 1e-09, allowed: more, because no request arrives"):
+                await overload.stretches(LeanClient(http, "m", 1.0), options)
