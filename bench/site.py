@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import tempfile
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from orcastream.cli.embedded_redis import EmbeddedRedis
 from orcastream.cli.environment import import_path
 from orcastream.cli.ports import claimable_port
 from orcastream.cli.process import Program
-from orcastream.cli.supervisor import Supervisor
+from orcastream.cli.supervisor import GaveUp, Supervisor
 from orcastream.schemas.keys import Keys
 
 _STOP_MARGIN_S = 30.0
 _PATIENCE_S = 300.0
+_LAST_LINES = 10
 _REST_S = 1.0
 _RESTS_BELOW = 0.2
 """Idle processes together use less than this share of a core."""
@@ -96,6 +98,19 @@ class Site:
                 self._workers.append(name)
             while len(self._workers) > replicas:
                 self._drain(self._workers.pop())
+
+    async def ready(self) -> str:
+        """Return the served name once the model is served. Raises GaveUp or GatewayUnavailable if it will not be."""
+        serving = asyncio.create_task(served_model(self.url, patience_s=_PATIENCE_S))
+        giving_up = asyncio.create_task(self._supervisor.gave_up())
+        try:
+            await asyncio.wait((serving, giving_up), return_when=asyncio.FIRST_COMPLETED)
+            if giving_up.done():
+                giving_up.result()
+            return await serving
+        finally:
+            serving.cancel()
+            giving_up.cancel()
 
     def pids(self) -> dict[str, int]:
         """Return the pids of the running processes by name, including Redis."""
@@ -172,12 +187,16 @@ async def ready_site(
     gateway: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[Site, str]]:
-    """Yield a serving site and its model's served name. Settings as in `Site`. Raises GatewayUnavailable."""
+    """Yield a serving site and its model's served name. Settings as in `Site`.
+
+    Raises GaveUp, with the last lines of the processes, if one of them cannot run, else GatewayUnavailable in the end.
+    """
+    lines: deque[str] = deque(maxlen=_LAST_LINES)
     with tempfile.TemporaryDirectory(prefix="orcastream-bench-") as directory:
         site = Site(
             Path(directory),
             model,
-            lambda *_: None,
+            lambda name, line: lines.append(f"{name} | {line}"),
             worker=worker or {},
             gateway=gateway or {},
             drain_grace_s=1.0,
@@ -186,6 +205,10 @@ async def ready_site(
         try:
             await site.start()
             await site.scale_to(workers)
-            yield site, await served_model(site.url, patience_s=_PATIENCE_S)
+            try:
+                name = await site.ready()
+            except GaveUp as error:
+                raise GaveUp(*lines, *error.lines) from None
+            yield site, name
         finally:
             await site.stop()

@@ -23,11 +23,10 @@ from orcastream.bench.autoscaling.performance import Performance
 from orcastream.bench.autoscaling.series import Series
 from orcastream.bench.figures.spread import Spread
 from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs, zero_or_more
-from orcastream.bench.serve.gateway import GatewayUnavailable, served_model
+from orcastream.bench.serve.gateway import served_model
 from orcastream.bench.serve.questions import DEMO_MODEL
 from orcastream.bench.serve.report import Report
 from orcastream.bench.site import Site
-from orcastream.cli.errors import UserError
 
 DEPLOYED = ScaledObject(
     target=24,
@@ -53,10 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     spec = spec.faster(options.faster)
     series = Series(_settings(options, spec))
     lines: deque[str] = deque(maxlen=_LAST_LINES)
-    try:
-        report = asyncio.run(_perform(options, spec, series, lines))
-    except GatewayUnavailable as error:
-        raise UserError(str(error)) from None
+    report = asyncio.run(_perform(options, spec, series, lines))
     console = Console(width=100, highlight=False)
     console.print(report.table())
     console.print(report.summary())

@@ -41,7 +41,7 @@ from orcastream.bench.flags import (
     zero_or_more,
 )
 from orcastream.bench.serve.client import Client
-from orcastream.bench.serve.gateway import GatewayUnavailable, served_model
+from orcastream.bench.serve.gateway import served_model
 from orcastream.bench.serve.load import Load, read_loads
 from orcastream.bench.serve.loops import Stop, closed_loop, open_loop
 from orcastream.bench.serve.mix import Mix, read_keys, read_shares
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     bench = ServeBench(options)
     try:
         uvloop.run(bench.run())
-    except (GatewayUnavailable, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise UserError(str(error)) from None
     except asyncio.CancelledError:
         return 130

@@ -5,10 +5,12 @@ import time
 
 import httpx
 
+from orcastream.cli.errors import UserError
+
 _POLL_S = 0.2
 
 
-class GatewayUnavailable(Exception):
+class GatewayUnavailable(UserError):
     """The gateway was not ready in time; the message names it and its last answer."""
 
 

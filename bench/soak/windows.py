@@ -90,7 +90,7 @@ class Windows:
         self._looked_s = now_s - self._begun_s
         window = self._at(now_s)
         for name, pid in pids.items():
-            with suppress(OSError):
+            with suppress(OSError, IndexError):  # it ends just now, and has no memory any more
                 status = Path(f"/proc/{pid}/status").read_text()
                 memory = int(status.split("RssAnon:")[1].split()[0]) * 1024
                 window.memory_bytes[name] = max(memory, window.memory_bytes.get(name, 0))

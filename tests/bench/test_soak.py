@@ -1,6 +1,9 @@
 """A long run under steady load: what is counted where, and what counts as growth."""
 
 import json
+import os
+import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -36,6 +39,24 @@ def test_a_window_that_has_only_begun_is_left_out() -> None:
     windows = Windows(0.0, 1e12)
     windows.look({})
     assert windows.whole == []
+
+
+def test_a_process_that_has_ended_is_no_end_of_the_watch() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        windows = Windows(time.monotonic(), 10.0)
+        windows.look({"ended": ended.pid, "own": os.getpid()})
+    assert windows._windows[0].memory_bytes["own"] > 0
+    assert "ended" not in windows._windows[0].memory_bytes
+
+
+@pytest.mark.server
+def test_a_model_that_is_not_there_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["soak", "--model", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "orcastream bench soak: worker-1 | " in error
+    assert "config.json" in error
+    assert "cannot run: exit code 2; see its lines above\n" in error
 
 
 def _window(
