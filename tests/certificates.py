@@ -1,4 +1,4 @@
-"""Certificates for tests, made by the openssl command: an authority, and what it signs."""
+"""Certificates for tests, created by the openssl command: an authority, and the certificates that it signs."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates of its own; its own certificate is the file `cert`."""
+    """An authority that signs certificates; its own certificate is the file `cert`."""
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         if shutil.which("openssl") is None:
@@ -31,7 +31,7 @@ class Authority:
         _openssl(*_REQUEST, "-subj", f"/CN={name}", *_out(own))
 
     def sign(self, name: str) -> Certificate:
-        """A certificate for 127.0.0.1 and localhost, good for servers and clients."""
+        """Return a certificate for 127.0.0.1 and localhost, valid for servers and clients."""
         signed = self._files(name)
         names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
         signer = ("-CA", str(self.cert), "-CAkey", str(self._key), "-addext", "basicConstraints=critical,CA:FALSE")

@@ -1,7 +1,7 @@
-"""For every folder: real Redis servers as fixtures; no test fails for the time that it takes.
+"""Fixtures for every folder: real Redis servers; no test fails because it is slow.
 
-Tests run side by side in several processes (`make test`), so nothing here is shared between processes but the sources:
-each has its own servers, folders and ports, and computes on one thread.
+Tests run in parallel in several processes (`make test`), so processes share nothing but the sources: each has its own
+servers, folders and ports, and computes on one thread.
 """
 
 import gc
@@ -35,17 +35,17 @@ __all__ = [
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is loaded, here and in every process that a test starts
-os.environ["OMP_WAIT_POLICY"] = "passive"  # tests that want several threads run beside others: none may spin
+os.environ["OMP_NUM_THREADS"] = "1"  # torch reads this at import, here and in every process that a test starts
+os.environ["OMP_WAIT_POLICY"] = "passive"  # tests with several threads run next to others: no thread may spin
 if not Path("/dev/nvidiactl").exists():
-    os.environ["TRITON_INTERPRET"] = "1"  # decided when triton is imported, and no engine takes it by itself
-gc.disable()  # what is loaded for tests is no garbage
+    os.environ["TRITON_INTERPRET"] = "1"  # decided when triton is imported; no engine selects it on its own
+gc.disable()  # modules loaded for tests are not garbage
 public_certificates.read_once()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a Redis server; tests that start one by themselves bear the mark in their files."""
+    """Mark tests that need a Redis server; tests that start one themselves have the mark in their files."""
     for item in items:
         if "redis_binary" in getattr(item, "fixturenames", ()):
             item.add_marker("server")
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Whatever is loaded now stays: garbage is looked for among the rest."""
+    """Exempt everything loaded so far from garbage collection."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -61,7 +61,7 @@ def pytest_runtestloop() -> None:
 
 @pytest.fixture(scope="session", params=EXPECTED)
 def redis_binary(request: pytest.FixtureRequest) -> str:
-    """Path of a redis-server; tests that use it run once with each server that is found."""
+    """The path of a redis-server; tests that use it run once per server found."""
     binary = BINARIES[request.param]()
     if binary is None:
         pytest.skip(f"no {request.param} redis-server found on this machine")
@@ -70,7 +70,7 @@ def redis_binary(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def _running_servers() -> Iterator[dict[str, RedisServer]]:
-    """Servers by their binaries; each starts when the first test asks for it, and runs to the end of the session."""
+    """Servers by binary; each starts when a test first requests it, and runs to the end of the session."""
     servers: dict[str, RedisServer] = {}
     yield servers
     for server in servers.values():
@@ -86,7 +86,7 @@ def _shared_server(
         server.start()
         with server.client() as client:
             while client.info("server")["uptime_in_seconds"] < 2:
-                time.sleep(0.05)  # so that no lease is spared any more because the server has just started
+                time.sleep(0.05)  # so that the grace after a server's start no longer protects leases
     return _running_servers[redis_binary]
 
 
@@ -117,10 +117,10 @@ def own_redis(redis_binary: str, tmp_path: Path) -> Iterator[Callable[..., Redis
 
 @pytest.fixture
 def durable_server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that knows WAITAOF, and never writes its file to the disk unless it is told to."""
+    """A server with WAITAOF that writes its file to disk only when told to."""
     binary = durable_binary()
     if binary is None:
-        pytest.skip("no server that knows WAITAOF found: Redis 7.2 or later, or Valkey")
+        pytest.skip("no server with WAITAOF found: Redis 7.2 or later, or Valkey")
     server = RedisServer(binary, tmp_path / "durable", aof="no")
     server.start()
     yield server

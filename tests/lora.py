@@ -1,4 +1,4 @@
-"""LoRA adapters as PEFT saves them, and what PEFT makes of them."""
+"""LoRA adapters as saved by PEFT, and models merged by PEFT."""
 
 import copy
 from pathlib import Path
@@ -14,7 +14,7 @@ MLP = ["gate_proj", "up_proj", "down_proj"]
 
 
 def save_adapter(model: PreTrainedModel, folder: Path, *, seed: int, **settings: Any) -> Path:
-    """A random adapter of `model`, which stays as it is; strong enough to change what is said next."""
+    """Save a random adapter of `model`, which stays unchanged; it is strong enough to change the next tokens."""
     from peft import LoraConfig, get_peft_model
 
     chosen: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ATTENTION + MLP, **settings}
@@ -30,7 +30,7 @@ def save_adapter(model: PreTrainedModel, folder: Path, *, seed: int, **settings:
 
 
 def merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """A copy of `model` whose weights PEFT has changed by the adapter in `folder`."""
+    """Return a copy of `model` whose weights PEFT has merged with the adapter in `folder`."""
     from peft import PeftModel
 
     with quiet():

@@ -1,4 +1,4 @@
-"""Processes that never outlive the one that started them."""
+"""Processes that never outlive their parent."""
 
 import ctypes
 import signal
@@ -8,14 +8,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """The kernel kills the calling process as soon as its parent is gone; its own children must ask for themselves."""
+    """Make the kernel kill the calling process once its parent is gone; its own children must call this themselves."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def tied_to_parent(command: Sequence[str]) -> list[str]:
-    """`command` as a process that the kernel kills as soon as the thread that starts it is gone.
+    """Return `command` wrapped so that the kernel kills its process as soon as the starting thread is gone.
 
-    Not by `preexec_fn`: Python between fork and exec may wait for ever for a lock that another thread held, and with it
-    whoever starts the process.
+    Does not use `preexec_fn`: between fork and exec, Python may wait forever for a lock that another thread held, and
+    the process that starts it waits too.
     """
     return ["setpriv", "--pdeathsig", "KILL", "--", *command]

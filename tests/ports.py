@@ -1,9 +1,9 @@
-"""TCP ports for the servers of the tests, no port for two of them, however many test runs share the machine.
+"""TCP ports for the tests' servers, each port unique, however many test runs share the machine.
 
-A port that the kernel gives out and takes back may go to another process, or to an outgoing connection, before the
-server that it was meant for listens on it. So the ports come from below the kernel's own range (32768 and up unless
-configured otherwise), and each process of a test run has a slice of them to itself: it holds an abstract Unix socket
-with the slice's number, which is known in the same network namespace as the ports and goes with the process.
+A port that the kernel assigns and releases may go to another process, or to an outgoing connection, before the intended
+server listens on it. So the ports come from below the kernel's own range (32768 and up unless configured otherwise),
+and each process of a test run has its own slice: it holds an abstract Unix socket with the slice's number, which is
+visible in the same network namespace as the ports and disappears with the process.
 """
 
 import errno
@@ -17,11 +17,11 @@ _SLICES = 40
 
 
 class NoPortLeft(Exception):
-    """All slices are taken, or all ports of this process's slice."""
+    """All slices are in use, or all ports of this process's slice."""
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now, and that no other test process is given."""
+    """Return a TCP port of 127.0.0.1 that is free now, and that no other test process gets."""
     _, turns = _own_slice()
     for port in itertools.islice(turns, _SLICE):
         with socket.socket() as probe:
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 @cache
 def _own_slice() -> tuple[socket.socket, "itertools.cycle[int]"]:
-    """The socket that holds this process's slice, and the slice's ports in turn."""
+    """Return the socket that holds this process's slice, and an iterator over the slice's ports."""
     for number in range(_SLICES):
         held = socket.socket(socket.AF_UNIX)
         try:

@@ -6,8 +6,8 @@ from typing import Any
 
 
 def read_once() -> None:
-    """Let all clients of one file share them: httpx and OpenAI's library read them anew for each client, which takes
-    24 ms, and no test needs any.
+    """Let all clients of one file share the certificates: httpx and OpenAI's library reread them for each client, which
+    takes 24 ms, and no test needs any.
     """
     read = ssl.create_default_context
     of_file = cache(lambda name: read(cafile=name))

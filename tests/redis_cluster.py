@@ -1,4 +1,4 @@
-"""Three masters of a Redis Cluster, real processes, each serving a third of the slots, which can be moved."""
+"""Three masters of a Redis Cluster, real processes, each serving a third of the slots; slots can be moved."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +19,9 @@ NODE_TIMEOUT_MS = 3000
 
 
 class RedisCluster:
-    """`nodes` serve the slots in order, each with a replica where `replicated`. Whoever finds a node dead leaves the
-    others serving theirs, unless `full_coverage` is asked for, as it is by default in Redis."""
+    """`nodes` serve the slots in order, each with a replica if `replicated`. If a node is dead, the others keep serving
+    their slots, unless `full_coverage` is set, which is Redis's default.
+    """
 
     def __init__(
         self,
@@ -42,17 +43,17 @@ class RedisCluster:
         for node in (*self.nodes, *self.replicas):
             node.options += ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)]
             node.options += ["--cluster-require-full-coverage", "yes" if full_coverage else "no"]
-            # The bus has a port of its own, which by default is out of the range that tests have to themselves.
+            # The bus has its own port, which by default is outside the range reserved for tests.
             node.options += ["--cluster-port", str(free_port()), *options(node)]
             node.options += ["--repl-diskless-sync-delay", "0"]
 
     @property
     def url(self) -> str:
-        """Names one node, which knows the others."""
+        """The URL of one node, which knows the others."""
         return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
 
     def start(self) -> None:
-        """Start the nodes, have them meet and share the slots, and wait until all of them say so."""
+        """Start the nodes, join them, assign the slots, and wait until all of them confirm it."""
         for node in (*self.nodes, *self.replicas):
             node.start()
         share = -(-NUM_SLOTS // len(self.nodes))
@@ -69,7 +70,7 @@ class RedisCluster:
             _replicate(node, replica)
 
     def wait_whole(self) -> None:
-        """Wait until every node knows who serves each slot, and takes all of them for alive."""
+        """Wait until every node knows the owner of each slot, and considers all nodes alive."""
         for node in self.nodes:
             wait_until(lambda node=node: self._is_whole(node))  # type: ignore[misc]
 
@@ -79,7 +80,7 @@ class RedisCluster:
             node.kill()
 
     def promote(self, key: str) -> None:
-        """Kill the master of `key` for good, and wait until its replica serves in its place."""
+        """Kill the master of `key` permanently, and wait until its replica serves in its place."""
         master = self.node_of(key)
         number = self.nodes.index(master)
         master.kill()
@@ -87,7 +88,7 @@ class RedisCluster:
         self.wait_whole()
 
     def node_of(self, key: str) -> RedisServer:
-        """The node that serves a key, as the first living node has it."""
+        """Return the node that serves a key, according to the first live node."""
         slot = key_slot(key.encode())
         for node in self.nodes:
             try:
@@ -98,27 +99,27 @@ class RedisCluster:
             for first, last, port in served:
                 if first <= slot <= last:
                     return next(one for one in self.nodes if one.port == port)
-        raise LookupError(f"nobody serves {key}")
+        raise LookupError(f"no node serves {key}")
 
     def client(self) -> "redis.RedisCluster":
-        """A plain client of the whole cluster, for a test's own hand."""
+        """Return a plain client of the whole cluster, for direct use by a test."""
         return redis.RedisCluster(host="127.0.0.1", port=self.nodes[0].port)
 
     def flush(self) -> None:
-        """Delete everything, scripts too."""
+        """Delete everything, including scripts."""
         for node in self.nodes:
             with node.client() as client:
                 client.flushall()
                 client.script_flush()
 
     def move(self, key: str, target: RedisServer) -> None:
-        """Move the slot of `key` with all that is in it."""
+        """Move the slot of `key` with all its keys."""
         with self.moving(key, target):
             pass
 
     @contextmanager
     def moving(self, key: str, target: RedisServer, *, num_keys: int = 1000) -> Iterator[None]:
-        """Within, the slot of `key` is being moved to `target`, which has `num_keys` of its keys already."""
+        """Inside the block, the slot of `key` is migrating to `target`, which already has `num_keys` of its keys."""
         slot, source = key_slot(key.encode()), self.node_of(key)
         with source.client() as old, target.client() as new:
             names = [client.execute_command("CLUSTER", "MYID") for client in (old, new)]
@@ -142,13 +143,13 @@ class RedisCluster:
 
 
 def _served(client: "redis.Redis") -> list[tuple[int, int, int]]:
-    """First and last slot of each range, and the port of who serves it."""
+    """Return the first and last slot of each range, and the port of its node."""
     found: Any = client.execute_command("CLUSTER", "SLOTS")
     return [(first, last, master[1]) for first, last, master, *_ in found]
 
 
 def _replicate(node: RedisServer, replica: RedisServer) -> None:
-    """Make the one a replica of the other, and wait until it has all of its data."""
+    """Make one node a replica of the other, and wait until it has all of its data."""
     with node.client() as master, replica.client() as client:
         name = text(master.execute_command("CLUSTER", "MYID"))
 
@@ -165,13 +166,13 @@ def _replicate(node: RedisServer, replica: RedisServer) -> None:
 
 
 def plain_client(url: str, **options: Any) -> Any:
-    """redis-py's client of what a URL leads to, a server or a cluster."""
+    """Return redis-py's client for a URL: of a server or a cluster."""
     scheme, _, rest = url.partition("+cluster")
     return redis.RedisCluster.from_url(scheme + rest, **options) if rest else redis.Redis.from_url(url, **options)
 
 
 def _migrate(old: "redis.Redis", slot: int, port: int, count: int) -> bool:
-    """Move some keys of a slot; whether there were any."""
+    """Move some keys of a slot; return whether there were any."""
     keys: Any = old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, count) if count else []
     if keys:
         old.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 10_000, "KEYS", *keys)

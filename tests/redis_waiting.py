@@ -1,4 +1,4 @@
-"""Waiting for what real Redis servers come to by themselves: a failover, slots that all nodes know."""
+"""Waiting for events in real Redis servers: a failover, slots known to all nodes."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tests.patience import PATIENCE_S
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Ask until it holds; a server that does not answer says no. AssertionError after `PATIENCE_S`."""
+    """Poll until the condition holds; an unanswered poll counts as false. Raises AssertionError after `PATIENCE_S`."""
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -17,10 +17,10 @@ def wait_until(holds: Callable[[], bool]) -> None:
                 return
         except redis.RedisError:
             pass
-        assert time.monotonic() < give_up, "it did not come to that"
+        assert time.monotonic() < give_up, "the condition was never met"
         time.sleep(0.05)
 
 
 def text(value: object) -> str:
-    """What an answer says, in bytes or not as the client that asked has it."""
+    """Return an answer as text, whether the client returns bytes or text."""
     return value.decode() if isinstance(value, bytes) else str(value)

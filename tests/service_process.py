@@ -1,8 +1,8 @@
 """One `orcastream` command as a real process, to be killed, frozen and stopped by real signals.
 
 Importing torch and transformers takes longer than most tests. So one process, multiprocessing's fork server, imports
-them once, and every service is forked from it: a process of its own, with its own pid, signals and exit status, which
-then loads its model and connects as ever. Tests of `orcastream up` and of the README start the command itself.
+them once, and every service is forked from it: a separate process with its own pid, signals and exit status, which then
+loads its model and connects as usual. Tests of `orcastream up` and of the README start the command itself.
 """
 
 import atexit
@@ -27,13 +27,13 @@ FORK_SERVER.set_forkserver_preload(["tests.service_template"])
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler of its own for a signal."""
+    """Return whether a process has its own handler for a signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> number - 1 & 1)
 
 
 class ServiceProcess:
-    """`orcastream COMMAND` with `settings` as flags; what it prints goes to `log_path`. Never outlives the tests.
+    """`orcastream COMMAND` with `settings` as flags; its output goes to `log_path`. Never outlives the tests.
 
     `patch` is called in the process before the command runs.
     """
@@ -53,23 +53,23 @@ class ServiceProcess:
 
     @property
     def log(self) -> str:
-        """What the process has printed."""
+        """The output of the process so far."""
         return self.log_path.read_text(errors="replace")
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._process.is_alive()
 
     def wait_catching(self, number: signal.Signals) -> None:
-        """Wait until the process has a handler for a signal: from here on the signal does not just kill it."""
+        """Wait until the process has a handler for a signal: from here on the signal does not kill it outright."""
         while not catches(self.pid, number):
             assert self.running, self.log
             time.sleep(0.001)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; one that has ended gets none."""
-        with suppress(ProcessLookupError):  # ended, and the fork server has not told yet
+        """Send a signal, unless the process has ended."""
+        with suppress(ProcessLookupError):  # ended, but the fork server has not reported it yet
             if self.running:
                 os.kill(self.pid, number)
 
@@ -79,7 +79,7 @@ class ServiceProcess:
         self._process.join()
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for the end; the exit status, or TimeoutExpired."""
+        """Wait for the end and return the exit status. Raises TimeoutExpired if it does not end."""
         self._process.join(timeout_s)
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired(f"service {self.pid}", timeout_s)
@@ -87,7 +87,7 @@ class ServiceProcess:
 
 
 def set_up_environment(environment: Mapping[str, str] = os.environ) -> None:
-    """Make this process's environment that of a service: `environment`, and one thread for each torch operator."""
+    """Set this process's environment to that of a service: `environment`, and one thread for each torch operator."""
     wanted = {**environment, "OMP_NUM_THREADS": "1"}
     os.environ.clear()
     os.environ.update(wanted)

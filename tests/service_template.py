@@ -1,4 +1,4 @@
-"""Loaded once by the fork server of `ServiceProcess`, and by nobody else: everything that a service imports."""
+"""Everything that a service imports; loaded once, only by the fork server of `ServiceProcess`."""
 
 import gc
 import importlib
@@ -8,7 +8,7 @@ from orcastream.worker.lean_torch import lean_torch
 from tests.parent import die_with_parent
 from tests.service_process import set_up_environment
 
-# transformers loads the classes of an architecture when they are first asked for: these are the demo model's.
+# transformers loads the classes of an architecture on first use: these are the demo model's.
 MODULES = (
     "orcastream.cli.worker",
     "orcastream.cli.gateway",
@@ -24,11 +24,11 @@ MODULES = (
 
 die_with_parent()
 set_up_environment()
-lean_torch("cpu")  # as a worker begins
-os.environ.pop("OTEL_PROPAGATORS", None)  # of the test that happens to be the first: FastAPI reads it when it is loaded
+lean_torch("cpu")  # as a worker does at start
+os.environ.pop("OTEL_PROPAGATORS", None)  # would be the first test's environment: FastAPI reads it at import
 for name in MODULES:
     importlib.import_module(name)
 # Built when a process loads its first model, and the same for all models.
 importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("qwen3")
 gc.collect()
-gc.freeze()  # or each service looks at all of it once more, and copies the pages that this touches
+gc.freeze()  # otherwise each service's garbage collection scans it all again, and copies the touched pages

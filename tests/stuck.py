@@ -1,9 +1,9 @@
-"""A test that is stuck fails and says where; one that cannot even fail ends its process, and says where, too.
+"""A stuck test fails and reports where; one that cannot even fail ends its process, and also reports where.
 
-pytest-timeout interrupts a test in its main thread. That does not end one that catches what it is interrupted with, and
-of an event loop it shows the loop alone; and the teardown of a test that failed is interrupted by nobody. So each task
-says what it waits for, a teardown has a time of its own, and where all that is in vain faulthandler ends the process:
-pytest-xdist counts the test as failed, and goes on in a new process.
+pytest-timeout interrupts a test in its main thread. That does not end a test that catches the interrupting exception,
+and for an event loop it shows only the loop; and nothing interrupts the teardown of a failed test. So each task reports
+what it waits for, a teardown has its own time limit, and as a last resort faulthandler ends the process: pytest-xdist
+counts the test as failed, and continues in a new process.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> Generator[None, object, object]:
-    """Time begins to run: for the test or, anew, for its teardown."""
+    """Start the time limit: for the test or, again, for its teardown."""
     item.stash[_settings] = settings
     done = yield
     fail = signal.getsignal(signal.SIGALRM)
@@ -49,21 +49,21 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> Generator
 
 @pytest.hookimpl(wrapper=True)
 def pytest_timeout_cancel_timer() -> Generator[None, object, object]:
-    """The test is over, or has failed: its teardown comes."""
+    """The test is over, or has failed: its teardown follows."""
     faulthandler.cancel_dump_traceback_later()
     return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Whether the test has failed or not."""
+    """Set a time limit for the teardown, whether or not the test has failed."""
     if settings := item.stash.get(_settings, None):
         item.config.hook.pytest_timeout_set_timer(item=item, settings=settings._replace(timeout=TEARDOWN_S))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """No thread keeps the process; the workers of pytest-xdist wait for each other, and are ended by the one here."""
+    """No thread may keep the process alive; pytest-xdist's workers wait for each other, so this process ends them."""
     if not hasattr(session.config, "workerinput"):
         _end_process_in(TEARDOWN_S, session.config)
 
@@ -74,7 +74,7 @@ def _end_process_in(seconds: float, config: pytest.Config) -> None:
 
 def _after_the_tasks(fail: Handler) -> Handler:
     def handler(number: int, frame: FrameType | None) -> None:
-        with suppress(RuntimeError):  # no event loop runs
+        with suppress(RuntimeError):  # no event loop is running
             for task in asyncio.all_tasks():
                 sys.stderr.writelines([f"{task.get_name()}:\n", *_stack(task)])
         fail(number, frame)
@@ -83,7 +83,7 @@ def _after_the_tasks(fail: Handler) -> Handler:
 
 
 def _stack(task: "asyncio.Task[Any]") -> list[str]:
-    """Down to what is awaited; `Task.get_stack` has the outermost frame alone."""
+    """Return the stack down to the awaited object; `Task.get_stack` has only the outermost frame."""
     frames = []
     awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None)) is not None:

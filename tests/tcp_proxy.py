@@ -1,4 +1,4 @@
-"""A TCP proxy whose subclasses decide what of a piece arrives, and where connections break."""
+"""A TCP proxy whose subclasses decide how much of a piece arrives, and where connections break."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ _Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class TcpProxy:
-    """Forwards bytes both ways between `port` (0: a free one, known once it listens) and `target_port`."""
+    """Forwards bytes both ways between `port` (0: a free one, known once the proxy listens) and `target_port`."""
 
     def __init__(self, target_port: int, port: int = 0) -> None:
         self.port = port
@@ -21,7 +21,7 @@ class TcpProxy:
         self._num_connections = 0
 
     def let_through(self, data: bytes, connection: int, *, reply: bool) -> tuple[bytes, bool]:
-        """What of `data` arrives, and whether its connection (numbered from 0) is cut behind it."""
+        """Return the part of `data` that arrives, and whether its connection (numbered from 0) is cut after it."""
         return data, False
 
     def lead_to(self, target_port: int) -> None:
@@ -29,7 +29,7 @@ class TcpProxy:
         self._target_port = target_port
 
     async def listen(self) -> None:
-        """Take connections, as it may do already."""
+        """Accept connections; no effect if already listening."""
         if self._listening is None:
             self._listening = socket.create_server(("127.0.0.1", self.port), backlog=_BACKLOG)
             self._listening.setblocking(False)
@@ -48,13 +48,13 @@ class TcpProxy:
         await asyncio.gather(*pairs, return_exceptions=True)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Known from the moment it is taken: a server of asyncio forgets those taken just before it closes."""
+        """Track a connection from its acceptance: an asyncio server forgets those accepted shortly before it closes."""
         with suppress(BlockingIOError, ConnectionAbortedError):
             connection, _ = listening.accept()
             pair = asyncio.create_task(self._serve(connection))
             self._pairs.add(pair)
             pair.add_done_callback(self._pairs.discard)
-            pair.add_done_callback(lambda _: connection.close())  # one cancelled before it began
+            pair.add_done_callback(lambda _: connection.close())  # a task canceled before it began
 
     async def _serve(self, connection: socket.socket) -> None:
         ends: list[asyncio.StreamWriter] = []
@@ -73,7 +73,7 @@ class TcpProxy:
                     await end.wait_closed()
 
     async def _forward(self, client: _Stream, target: _Stream) -> None:
-        """Until either end closes, or is cut."""
+        """Forward until either end closes or is cut."""
         number = self._num_connections
         self._num_connections += 1
         pumps = [

@@ -1,4 +1,4 @@
-"""A test that is stuck says where, and keeps nobody."""
+"""A stuck test reports where, and does not block the run."""
 
 import os
 import subprocess
@@ -52,9 +52,9 @@ def test_it():
         (DEAF_TEARDOWN, ("Timeout (0:00:06)!", "in server")),
         (THREAD, ("1 passed", "Timeout (0:00:05)!", "in _shutdown")),
     ],
-    ids=["a test", "a teardown that goes on after its time", "a thread behind the last test"],
+    ids=["a test", "a teardown that exceeds its time", "a thread after the last test"],
 )
-def test_it_says_where_and_ends(tmp_path: Path, test: str, told: tuple[str, ...]) -> None:
+def test_a_stuck_test_reports_where_and_ends(tmp_path: Path, test: str, told: tuple[str, ...]) -> None:
     (tmp_path / "conftest.py").write_text(HOOKS)
     (tmp_path / "test_it.py").write_text(test)
     done = subprocess.run(

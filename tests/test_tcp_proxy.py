@@ -1,4 +1,4 @@
-"""The proxy in front of Redis: connections that arrive while it stops taking them."""
+"""The proxy in front of Redis: connections that arrive while it stops accepting them."""
 
 import asyncio
 import gc
@@ -22,8 +22,8 @@ async def _say(port: int) -> None:
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_connections_that_come_while_it_refuses_are_closed(turns: int) -> None:
-    """Whatever the loop has made of them so far: a connection left open would be reported by the collector."""
+async def test_connections_that_arrive_while_refusing_are_closed(turns: int) -> None:
+    """In whatever state the event loop has them: the garbage collector would report a connection left open."""
     async with await asyncio.start_server(_answer, "127.0.0.1", 0) as target:
         proxy = TcpProxy(target.sockets[0].getsockname()[1])
         for _ in range(20):

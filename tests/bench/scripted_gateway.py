@@ -1,4 +1,4 @@
-"""An HTTP server on a port of its own that says what a test wants a gateway to say."""
+"""An HTTP server on its own port that sends the responses that a test scripts."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """The parts of a body, each a chunk; then its end, unless it `hangs` or is `cut`."""
+    """The parts of a body, each a chunk, then its end, unless it `hangs` or is `cut`."""
 
     parts: Sequence[bytes]
     status: int = 200
@@ -24,7 +24,7 @@ Says = Callable[[dict[str, str], dict[str, Any]], Answer]
 
 @asynccontextmanager
 async def scripted_gateway(says: Says) -> AsyncIterator[str]:
-    """Its URL."""
+    """Serve scripted responses; yield the URL."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -41,7 +41,7 @@ async def scripted_gateway(says: Says) -> AsyncIterator[str]:
 
 
 async def _answered(says: Says, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Read a request and say what is to be said; whether another may follow on this connection."""
+    """Read a request and send the scripted response; return whether another may follow on this connection."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[1:-2]
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))

@@ -1,4 +1,4 @@
-"""The adapter bench, small: its adapters are what PEFT saves, and every variant is measured."""
+"""A small adapter benchmark: its adapters have PEFT's format, and every variant is measured."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_peft_reads_what_is_written(model: Path, tmp_path: Path) -> None:
+def test_peft_reads_the_written_adapters(model: Path, tmp_path: Path) -> None:
     write_adapter(tmp_path / "one", str(model), 4, seed=3)
     with quiet():
         network = AutoModelForCausalLM.from_pretrained(model)

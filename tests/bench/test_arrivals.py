@@ -1,4 +1,4 @@
-"""Arrivals follow the rate that was asked for, and the seed."""
+"""Arrivals follow the requested rate and the seed."""
 
 import random
 import statistics
@@ -33,7 +33,7 @@ def test_a_rate_must_be_positive(rate: float) -> None:
         next(poisson(rate, 10, random.Random(0)))
 
 
-def test_a_profile_is_followed_piece_by_piece() -> None:
+def test_a_profile_is_followed_segment_by_segment() -> None:
     profile = RateProfile.parse("0:10,100:10,200:50,300:0")
     arrivals = list(profile.arrivals(random.Random(2)))
     counts = [sum(begin <= at < begin + 100 for at in arrivals) for begin in (0, 100, 200)]
@@ -46,7 +46,7 @@ def test_a_profile_is_followed_piece_by_piece() -> None:
     "text",
     ["", "0:1", "0:1,x:2", "1:1,2:1", "0:1,0:2", "0:0,9:0", "0:-1,5:3", "0", "0:nan,9:1", "0:1,inf:1", "0:1,9:inf"],
 )
-def test_a_profile_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_profile_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="profile: got"):
         RateProfile.parse(text)
 

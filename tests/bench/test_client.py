@@ -1,4 +1,4 @@
-"""A client notices every way in which an answer can fail to come."""
+"""A client detects every way in which an answer can fail."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def piece(text: str, reason: str | None = None) -> bytes:
 
 @asynccontextmanager
 async def client(*parts: bytes, timeout_s: float = 10.0, **answer: Any) -> AsyncIterator[Client]:
-    """A client of a gateway that says `parts`, and then ends the stream, cuts it off, or hangs."""
+    """A client of a gateway that sends `parts`, and then ends the stream, cuts it off, or hangs."""
     async with (
         scripted_gateway(lambda *_: Answer(parts, **answer)) as url,
         Client(url, "orca-demo", timeout_s=timeout_s) as one,
@@ -65,7 +65,7 @@ async def test_a_whole_answer() -> None:
         ((START, piece("1,", "stop"), DONE), 200, UNCOUNTED),
     ],
 )
-async def test_what_is_lost_or_refused_is_named(parts: tuple[bytes, ...], status: int, error: str) -> None:
+async def test_lost_and_refused_requests_are_named(parts: tuple[bytes, ...], status: int, error: str) -> None:
     outcome = await ask(client(*parts, status=status))
     assert outcome.error == error
     assert not outcome.complete
@@ -83,7 +83,7 @@ async def test_an_answer_that_is_cut_off_in_the_middle() -> None:
     assert outcome.text == "1,"
 
 
-async def test_what_is_no_http() -> None:
+async def test_a_response_that_is_not_http() -> None:
     async def shout(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"+OK this is no HTTP\r\n")
         writer.close()
@@ -94,18 +94,18 @@ async def test_what_is_no_http() -> None:
     assert outcome.error == "connection: ConnectionResetError"
 
 
-async def test_a_gateway_that_is_not_there() -> None:
+async def test_an_unreachable_gateway() -> None:
     outcome = await ask(Client(f"http://127.0.0.1:{free_port()}", "m"))
     assert outcome.error == "connection: ConnectionRefusedError"
 
 
 @pytest.mark.parametrize("url", ["gateway:8000", "ftp://gateway", "http://"])
-def test_a_url_that_is_none_is_named(url: str) -> None:
+def test_an_invalid_url_is_named(url: str) -> None:
     with pytest.raises(ValueError, match=f"url: got '{url}'"):
         Client(url, "m")
 
 
-async def test_a_request_that_waits_for_a_place_has_arrived_all_the_same() -> None:
+async def test_a_request_that_waits_for_a_slot_counts_as_arrived() -> None:
     outcomes: list[Outcome] = []
     async with client(START, piece("1, 2", "stop"), USAGE, DONE) as one:
         await open_loop(one, [QUESTION] * 3, outcomes, Stop(), concurrency=1)
@@ -117,11 +117,11 @@ async def test_a_request_that_waits_for_a_place_has_arrived_all_the_same() -> No
 
 
 @pytest.mark.parametrize("exactly", [False, True])
-async def test_a_wait_ends_in_time_or_when_it_is_told(exactly: bool) -> None:
+async def test_a_wait_ends_in_time_or_when_stopped(exactly: bool) -> None:
     stop = Stop()
     begun = time.monotonic()
     assert not await stop.within(0.003, exactly=exactly)
-    if exactly:  # a timer alone may be early by what its clock does not tell
+    if exactly:  # a timer may fire early by its clock's resolution
         assert time.monotonic() - begun >= 0.003
     assert not await stop.within(-1, exactly=exactly)
     waiting = asyncio.create_task(stop.within(3600, exactly=exactly))
@@ -131,7 +131,7 @@ async def test_a_wait_ends_in_time_or_when_it_is_told(exactly: bool) -> None:
     assert await stop.within(0, exactly=exactly)
 
 
-async def test_stop_ends_the_load_and_not_what_is_under_way() -> None:
+async def test_stop_ends_the_load_but_not_requests_in_flight() -> None:
     outcomes: list[Outcome] = []
     stop = Stop()
 
@@ -147,8 +147,8 @@ async def test_stop_ends_the_load_and_not_what_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("turns", [4, 1])
-async def test_as_many_are_under_way_as_there_are_clients(turns: int) -> None:
-    """Each answer is given once four requests have come, so that fewer at once would not end."""
+async def test_requests_in_flight_equal_the_number_of_clients(turns: int) -> None:
+    """Each answer is sent once four requests have arrived, so fewer concurrent requests would never end."""
     four, connections = asyncio.Barrier(4), asyncio.Semaphore(0)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -172,7 +172,7 @@ async def test_as_many_are_under_way_as_there_are_clients(turns: int) -> None:
     assert sum(outcome.complete for outcome in outcomes) == 4 * turns
 
 
-async def test_stop_ends_what_waits_for_a_place() -> None:
+async def test_stop_ends_requests_that_wait_for_a_slot() -> None:
     outcomes: list[Outcome] = []
     stop = Stop()
 
@@ -186,7 +186,7 @@ async def test_stop_ends_what_waits_for_a_place() -> None:
     assert [outcome.exact for outcome in outcomes] == [True]
 
 
-async def test_what_follows_waits_for_what_it_follows_and_holds_its_prompt() -> None:
+async def test_a_follow_up_waits_for_its_predecessor_and_contains_its_prompt() -> None:
     bodies = []
 
     def answer(headers: dict[str, str], body: dict[str, Any]) -> Answer:

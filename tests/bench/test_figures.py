@@ -1,4 +1,4 @@
-"""Figures of several runs: medians, extremes, ratios, curves, and the file that they end in."""
+"""Figures of several runs: medians, extremes, ratios, curves, and the result file."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,13 @@ def answered(*pieces: float, arrived: float = 0.0, **asked: Any) -> Outcome:
     return outcome
 
 
-def test_medians_and_extremes_are_found_however_deep() -> None:
+def test_medians_and_extremes_are_computed_at_any_depth() -> None:
     runs = [{"a": 1, "ttft_ms": {"p50": 5.0}, "n": None, "w": "x"}, {"a": 4, "ttft_ms": {"p50": 7.0}}, {"a": 2}]
     assert medians(runs) == {"a": 2, "ttft_ms": {"p50": 6.0}, "n": None, "w": "x"}
     assert extremes(runs) == {"a": [1, 4], "ttft_ms": {"p50": [5.0, 7.0]}}
 
 
-def test_ratios_leave_out_what_cannot_be_compared() -> None:
+def test_ratios_omit_values_that_cannot_be_compared() -> None:
     first = {"output_tokens_per_s": 50.0, "ttft_ms": {"mean": 100.0, "count": 4}, "preemptions": 0, "kv_waste": None}
     other = {"output_tokens_per_s": 75.0, "ttft_ms": {"mean": 40.0, "count": 4}, "preemptions": 3, "kv_waste": 0.1}
     assert ratios(first, other) == {"output_tokens_per_s": 1.5, "ttft_ms": {"mean": 0.4}}
@@ -53,8 +53,8 @@ def test_goodput_counts_requests_within_all_objectives(objectives: Objectives, g
     assert measure(outcomes, 0.0, 2.0, objectives)["goodput"] == {"requests_per_s": good / 2, "share": good / 3}
 
 
-def test_rates_count_what_came_in_time() -> None:
-    """Prompts by their first tokens, so that tokens in and out are of the same time."""
+def test_rates_count_what_arrived_in_time() -> None:
+    """Prompts count at their first tokens, so that input and output tokens refer to the same time."""
     outcomes = [answered(1.0, 1.5), answered(1.5, 2.5), answered(2.5)]
     figures = measure(outcomes, 0.0, 2.0, Objectives())
     assert (figures["input_tokens"], figures["output_tokens"]) == (6, 5)
@@ -63,18 +63,18 @@ def test_rates_count_what_came_in_time() -> None:
     assert figures["total_tokens_per_s"] == 3.5
 
 
-def test_goodput_is_no_more_than_what_was_served_while_the_load_lasted() -> None:
+def test_goodput_counts_only_requests_served_during_the_load() -> None:
     figures = measure([answered(0.5, 1.0), answered(1.5, 2.5)], 0.0, 2.0, Objectives(ttft_s=2.0))
     assert figures["goodput"] == {"requests_per_s": figures["requests_per_s"], "share": 1.0}
     assert figures["requests_per_s"] == 0.5
 
 
-def test_classes_tenants_and_groups_have_figures_of_their_own() -> None:
+def test_classes_tenants_and_groups_have_separate_figures() -> None:
     outcomes = [answered(1.0, priority_class="realtime", tenant="light"), answered(3.0, tenant="light")]
     figures = measure(outcomes, 0.0, 4.0, Objectives())
     assert figures["by_class"]["realtime"]["ttft_ms"]["p50"] == 1000
     assert figures["by_class"]["normal"]["ttft_ms"]["p50"] == 3000
-    assert figures["by_tenant"] == figures["by_group"] == {}, "where there is one only, it is the whole"
+    assert figures["by_tenant"] == figures["by_group"] == {}, "a single one equals the whole"
     assert figures["goodput"] is None
 
 
@@ -85,7 +85,7 @@ def curve(*latencies: float) -> list[Point]:
 @pytest.mark.parametrize(
     ("limit", "load"), [(5.0, None), (10.0, 1.0), (15.0, 1.5), (20.0, 2.0), (60.0, 2.5), (100.0, 3.0), (500.0, 3.0)]
 )
-def test_the_sustained_load_lies_where_the_latency_passes_the_limit(limit: float, load: float | None) -> None:
+def test_the_sustained_load_is_where_the_latency_crosses_the_limit(limit: float, load: float | None) -> None:
     assert sustained(curve(10.0, 20.0, 100.0), limit) == load
 
 
@@ -104,7 +104,7 @@ def result(*, swept: bool = False) -> Result:
     return Result("orcastream bench offline", {"name": "m", "parameters": 7}, {"name": "w", "seed": 1}, found)
 
 
-def test_a_result_holds_the_first_variant_on_top_and_the_ratios_of_the_others(tmp_path: Path) -> None:
+def test_a_result_has_the_first_variant_on_top_and_ratios_of_the_others(tmp_path: Path) -> None:
     result().save(tmp_path / "figures.json")
     saved = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
     for name in ("ttft_ms", "tbt_ms", "e2e_ms"):
@@ -119,7 +119,7 @@ def test_a_result_holds_the_first_variant_on_top_and_the_ratios_of_the_others(tm
     assert second["ratio_to_first"]["ttft_ms"]["mean"] == pytest.approx(1 / 1.5)
 
 
-def test_a_table_tells_where_with_what_and_how(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_states_machine_versions_and_command(capsys: pytest.CaptureFixture[str]) -> None:
     swept = result(swept=True)
     swept.latency_limit_ms = 600.0
     show(swept, Console(width=110))
@@ -142,7 +142,7 @@ def test_a_picture_is_drawn(tmp_path: Path, swept: bool) -> None:
     draw(result(swept=swept), tmp_path / "picture.png")
 
 
-def test_the_machine_and_the_versions_are_those_of_this_process() -> None:
+def test_machine_and_versions_describe_this_process() -> None:
     assert {"python", "orcastream"} <= set(versions())
     assert machine()["cores"] >= 1
     assert machine()["memory_bytes"] > 2**20

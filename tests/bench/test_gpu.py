@@ -1,4 +1,4 @@
-"""`orcastream bench gpu`: what can be tried without a GPU."""
+"""`orcastream bench gpu`: the parts that can be tested without a GPU."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.kv.layout import LayerShape
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there it measures")
-def test_without_a_gpu_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="measures for real there")
+def test_without_a_gpu_the_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gpu"]) == 2
     error = capsys.readouterr().err
     assert error == (
@@ -34,7 +34,7 @@ def test_without_a_gpu_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_checks_run_in_the_interpreter(tmp_path: Path) -> None:
-    """In a process of its own: whether kernels are interpreted is decided when they are imported."""
+    """In a separate process: whether kernels are interpreted is decided at import."""
     pytest.importorskip("triton")
     written = tmp_path / "figures.json"
     line = [
@@ -60,14 +60,14 @@ def test_the_checks_run_in_the_interpreter(tmp_path: Path) -> None:
     assert "kernels against the reference" in done.stdout
 
 
-def test_not_a_number_is_wrong() -> None:
+def test_nan_is_wrong() -> None:
     case = Case(LayerShape(2, 2, 8, 8), torch.float32, torch.float32)
     assert not Checked(case, float("nan")).right
     assert not Checked(case, 0.1).right
     assert Checked(case, 1e-7).right
 
 
-def test_every_shape_that_can_be_made_can_be_measured() -> None:
+def test_every_possible_shape_can_be_measured() -> None:
     assert set(command.SHAPES) == set(SHAPES)
 
 
@@ -80,13 +80,13 @@ def test_wrong_flags_are_refused(arguments: list[str], capsys: pytest.CaptureFix
     assert f"orcastream bench gpu: {arguments[0]}: got {arguments[1]!r}, allowed:" in capsys.readouterr().err
 
 
-def test_the_busy_share_counts_what_overlaps_once() -> None:
+def test_the_busy_share_counts_overlaps_once() -> None:
     assert busy_share([(0, 2), (1, 3), (5, 6), (5.5, 5.75), (9, 10)]) == pytest.approx(0.5)
     assert busy_share([]) is None
 
 
-def test_what_fails_is_told_and_what_was_found_is_kept(tmp_path: Path) -> None:
-    """Also where the run ends in the middle: the file has every row as soon as it is there."""
+def test_failures_are_reported_and_results_are_kept(tmp_path: Path) -> None:
+    """Even if the run ends in the middle: every row is written to the file at once."""
     written = tmp_path / "figures.json"
     report = Report({}, written)
     attempts = Attempts(report, torch.device("cpu"))
@@ -118,8 +118,8 @@ def test_pairs_and_tokens_of_a_load() -> None:
     assert (prefill.decodes, prefill.context_tokens, prefill.pairs) == (False, 4, 10)
 
 
-def test_both_systems_bring_every_token_of_a_workload() -> None:
-    """On a CPU, a tiny model: that the comparison runs; its figures mean nothing here."""
+def test_both_systems_generate_every_token_of_a_workload() -> None:
+    """On a CPU with a tiny model: checks only that the comparison runs; its figures mean nothing here."""
     model = random_model("qwen3-tiny", torch.device("cpu"), torch.float32)
     requests = draw_requests("equal_size", 8192, 0, requests=2)
     requests = [type(each)(each.prompt[:8], max_tokens=3) for each in requests]

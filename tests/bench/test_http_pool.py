@@ -1,4 +1,4 @@
-"""Connections are used again once their answer has been read, and only then."""
+"""Connections are reused only after their response has been read."""
 
 from collections.abc import AsyncIterator
 
@@ -19,7 +19,7 @@ async def pool() -> AsyncIterator[HttpPool]:
         yield pool
 
 
-async def test_one_answer_after_another_comes_over_one_connection(pool: HttpPool) -> None:
+async def test_sequential_requests_share_one_connection(pool: HttpPool) -> None:
     used = set()
     for _ in range(3):
         async with pool.post("/v1/completions", BODY) as answer:
@@ -32,13 +32,13 @@ async def test_one_answer_after_another_comes_over_one_connection(pool: HttpPool
     assert len(used) == 1
 
 
-async def test_answers_at_once_have_connections_of_their_own(pool: HttpPool) -> None:
+async def test_concurrent_requests_have_separate_connections(pool: HttpPool) -> None:
     async with pool.post("/v1/completions", BODY) as one, pool.post("/v1/completions", BODY) as other:
         assert one is not other
         assert await one.read() == await other.read() == b"one\ntwo"
 
 
-async def test_one_that_was_left_amid_its_answer_is_not_used_again(pool: HttpPool) -> None:
+async def test_a_connection_left_in_mid_response_is_not_reused(pool: HttpPool) -> None:
     async with pool.post("/v1/completions", BODY | {"hang": True}) as left:
         assert await left.status() == 200
     async with pool.post("/v1/completions", BODY) as other:

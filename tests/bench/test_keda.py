@@ -28,7 +28,7 @@ def scaled(**fields: Any) -> ScaledObject:
         (1, 21, 3),  # rounded up
         (3, 61, 7),
         (5, 0, 0),
-        (2, 22, 2),  # ten per cent more, and less, are tolerated
+        (2, 22, 2),  # ten percent more or less is tolerated
         (2, 18, 2),
         (2, 23, 3),
         (3, 26, 3),  # beyond the tolerance, but rounded up to the same
@@ -45,7 +45,7 @@ def test_bounds_hold() -> None:
     assert Autoscaler(scaled(scale_down_window_s=0), 1).sync(0, 0) == 1, "an HPA keeps one"
 
 
-def test_one_request_wakes_the_service_up_and_the_cool_down_sends_it_to_sleep() -> None:
+def test_one_request_starts_the_service_and_the_cool_down_stops_it() -> None:
     autoscaler = Autoscaler(scaled(cooldown_period_s=300))
     assert autoscaler.poll(0, 0) == 0
     assert autoscaler.sync(10, 50) == 0, "an HPA does nothing at zero"
@@ -67,14 +67,14 @@ def test_with_a_minimum_nothing_goes_to_zero() -> None:
     assert autoscaler.poll(10_000, 0) == 2
 
 
-def test_down_only_to_the_highest_proposal_of_the_window() -> None:
+def test_scale_down_only_to_the_highest_proposal_of_the_window() -> None:
     autoscaler = Autoscaler(scaled(scale_down_window_s=300), 1)
     assert autoscaler.sync(0, 80) == 8
     assert autoscaler.sync(100, 50) == 8
     assert autoscaler.sync(290, 20) == 8
-    assert autoscaler.sync(310, 20) == 5, "what was proposed at 0 s has left the window, at 100 s not"
+    assert autoscaler.sync(310, 20) == 5, "the proposal of 0 s has left the window, that of 100 s has not"
     assert autoscaler.sync(500, 20) == 2
-    assert autoscaler.sync(501, 90) == 9, "up at once"
+    assert autoscaler.sync(501, 90) == 9, "scaled up at once"
 
 
 def test_policies_limit_the_pace() -> None:
@@ -85,7 +85,7 @@ def test_policies_limit_the_pace() -> None:
     assert [autoscaler.sync(at, 10) for at in (200, 201, 289, 291, 382)] == [7, 7, 7, 6, 5]
 
 
-def test_faster_divides_every_time_and_nothing_else() -> None:
+def test_faster_divides_only_durations() -> None:
     fast = DEPLOYED.faster(10)
     assert (fast.polling_interval_s, fast.cooldown_period_s, fast.sync_period_s) == (0.5, 30, 1.5)
     assert fast.scale_down == (Policy("Pods", 1, 9),)
@@ -94,12 +94,12 @@ def test_faster_divides_every_time_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("target", 0), ("min_replicas", -1), ("max_replicas", 0)])
-def test_what_cannot_be_is_refused_by_name(field: str, value: int) -> None:
+def test_impossible_values_are_refused_by_name(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{field}: got {value}, allowed:"):
         scaled(**{field: value})
 
 
-def test_the_script_plays_what_the_manifest_says() -> None:
+def test_the_script_uses_the_manifests_values() -> None:
     manifest = yaml.safe_load((COMPONENT / "scaled-object.yaml").read_text(encoding="utf-8"))["spec"]
     modifiers = manifest["advanced"]["scalingModifiers"]
     behavior = manifest["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]

@@ -1,4 +1,4 @@
-"""The accuracy of a cache in 8 bits."""
+"""The accuracy of an 8-bit cache."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The KV cache's size is found without weights."""
+"""The KV cache's size is computed without weights."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from orcastream.cli.errors import UserError
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_kv_memory_is_what_the_configuration_says(dtype: str, size: int) -> None:
+def test_kv_memory_follows_from_the_configuration(dtype: str, size: int) -> None:
     config = json.loads((Path(demo.MODEL_DIR) / "config.json").read_text(encoding="utf-8"))
     values = config["num_hidden_layers"] * config["num_key_value_heads"] * 2 * config["head_dim"]
     assert bytes_per_token(make_runner(str(demo.MODEL_DIR), dtype)) == size * values

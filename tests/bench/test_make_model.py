@@ -12,7 +12,7 @@ from orcastream.schemas.sampling import SamplingParams
 from orcastream.text.tokenizer import Tokenizer
 
 
-def test_a_made_model_is_served_like_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_generated_model_is_served_like_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "model"
     assert main(["make-model", "--shape", "qwen3-tiny", str(directory)]) == 0
     assert "parameters in bfloat16, shape qwen3-tiny, seed 0" in capsys.readouterr().out
@@ -31,7 +31,7 @@ def test_the_shape_is_that_of_qwen3() -> None:
     assert (shape.vocab_size, shape.max_position_embeddings) == (151_936, 40_960)
 
 
-def test_what_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     precious = tmp_path / "config.json"
     precious.write_text(json.dumps({"mine": 1}), encoding="utf-8")
     assert main(["make-model", "--shape", "qwen3-tiny", str(tmp_path)]) == 2

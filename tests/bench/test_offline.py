@@ -1,4 +1,4 @@
-"""The engine alone, measured: variants in turn around one model, exact lengths, arrivals, what follows what."""
+"""Measuring the engine alone: alternating variants of one model, exact lengths, arrivals, follow-ups."""
 
 import json
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def test_every_output_has_its_length_and_every_token_its_time(engine: OrcaEngine
     assert 0 <= figures["kv_waste"] < 1
 
 
-def test_a_request_waits_for_its_arrival_and_for_what_it_follows(engine: OrcaEngine) -> None:
+def test_a_request_waits_for_its_arrival_and_its_predecessor(engine: OrcaEngine) -> None:
     driven = drive(
         engine,
         SampleRequest((5, 6), max_tokens=2, arrival_s=0.05),
@@ -86,14 +86,14 @@ def test_a_request_that_can_never_run_is_named(capsys: pytest.CaptureFixture[str
         (("--burstiness", "0.5"), "--burstiness: got 0.5 for equal_size, allowed: with --rate"),
     ],
 )
-def test_arrivals_that_would_not_be_heeded_are_refused(
+def test_arrival_flags_without_effect_are_refused(
     flags: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["offline", "--model", "no model is looked at", *flags]) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_variants_take_turns_and_stand_in_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variants_alternate_and_share_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures.json"
     command = ["offline", "--model", MODEL, "--workload", "short_long_mix", "--requests", "4", "--length-scale", "0.05"]
     command += ["--compare", "block_size=8,max_num_batched_tokens=16", "--repeats", "2", "--max-batch-size", "2"]
@@ -125,7 +125,7 @@ NATIVE = pytest.mark.skipif(
 
 
 @NATIVE
-def test_each_variant_runs_on_a_model_that_was_loaded_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_variant_runs_on_a_model_loaded_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[tuple[str, str], set[torch.dtype]] = {}
     models = set()
     once = OfflineBench._once
@@ -157,7 +157,7 @@ def test_a_sweep_gives_a_curve(tmp_path: Path) -> None:
     assert saved["sustained"]["load"] == {"base": 100}
 
 
-def test_the_card_says_what_all_layers_have() -> None:
+def test_the_model_card_describes_all_layers() -> None:
     config = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "head_dim": 16, "vocab_size": 96}
     model = build("gemma4_text", **config, global_head_dim=32, vocab_size_per_layer_input=96, num_hidden_layers=6)
     card = model_card("tiny", model)
@@ -176,13 +176,13 @@ def test_the_card_says_what_all_layers_have() -> None:
         (["block_size=8", "block_size=8"], "allowed: each variant once"),
     ],
 )
-def test_a_comparison_that_cannot_be_made_is_named(comparisons: Sequence[str], complaint: str) -> None:
+def test_an_impossible_comparison_is_named(comparisons: Sequence[str], complaint: str) -> None:
     with pytest.raises(UserError) as refused:
         variants(BASE, [], comparisons)
     assert complaint in str(refused.value)
 
 
-def test_values_are_read_as_the_field_wants_them() -> None:
+def test_values_are_parsed_by_field_type() -> None:
     base, other = variants(BASE, [], ["self_check=true,kv_cache_memory=1GiB,max_model_len=none"])
     assert (base.name, base.config.self_check) == ("base", False)
     assert (other.config.self_check, other.config.kv_cache_memory, other.config.max_model_len) == (True, 2**30, None)

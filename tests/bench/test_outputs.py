@@ -1,4 +1,4 @@
-"""A file that cannot be written is noticed before anything is measured."""
+"""An unwritable file is reported before anything is measured."""
 
 import os
 from argparse import Namespace
@@ -25,7 +25,9 @@ NEVER = "/proc/figures.json"
         *(["overload"], ["path"], ["soak"], ["autoscale"], ["telemetry-cost"], ["gpu"]),
     ],
 )
-def test_it_is_one_line_before_the_measurement(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_file_is_one_line_before_the_measurement(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*command, "--json", NEVER]) == 2
     error = capsys.readouterr().err
     assert error.startswith(
@@ -39,14 +41,14 @@ def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
         check_outputs(Namespace(json=tmp_path / ("a" * 300)))
 
 
-def test_a_picture_has_a_format_and_a_file_of_its_own(tmp_path: Path) -> None:
+def test_a_picture_has_a_known_format_and_its_own_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--plot: got .*curve.doc', allowed: a name that ends with .svg, .png, .pdf"):
         check_outputs(Namespace(json=None, plot=tmp_path / "curve.doc"))
     with pytest.raises(UserError, match="twice, allowed: two files"):
         check_outputs(Namespace(json=tmp_path / "a.svg", plot=tmp_path / "a.svg"))
 
 
-def test_what_is_there_stays_until_the_figures_are(tmp_path: Path) -> None:
+def test_an_existing_file_remains_until_the_figures_are_written(tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text("{}")
     for path in (old, new, Path("/dev/stdout")):

@@ -1,4 +1,4 @@
-"""What an overload run comes to: who was in time, how fast refusals were, and when all was as before."""
+"""The result of an overload run: requests in time, speed of refusals, and time to recover."""
 
 import json
 from pathlib import Path
@@ -52,8 +52,8 @@ def test_each_goal_can_be_missed() -> None:
 
 
 @pytest.mark.server
-def test_the_command_starts_what_it_loads(tmp_path: Path) -> None:
-    """What it measures in so short a time is another matter, and so is its exit status."""
+def test_the_command_starts_the_service_that_it_loads(tmp_path: Path) -> None:
+    """The figures of so short a run and its exit status do not matter here."""
     found = tmp_path / "figures.json"
     main(["--capacity-seconds=1", "--normal-seconds=1", "--seconds=1", "--times=1", "--tokens=4", f"--json={found}"])
     figures = json.loads(found.read_text())

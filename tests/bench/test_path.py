@@ -1,4 +1,4 @@
-"""The figures about the path around the engine are of a worker that serves."""
+"""The figures about the path around the engine come from a worker that serves."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,11 +22,11 @@ async def link(redis_server: RedisServer) -> AsyncIterator[Link]:
 
 @one_server("embedded")
 async def test_a_worker_publishes_what_the_paced_engine_makes(link: Link, redis_server: RedisServer) -> None:
-    async with asyncio.timeout(PATIENCE_S):  # it waits for tokens, and a worker whose engine failed makes none
+    async with asyncio.timeout(PATIENCE_S):  # it waits for tokens, and a worker whose engine failed produces none
         found = await publishing(redis_server.url, link, running=4, interval_s=0.01, seconds=0.3)
     assert found.events >= 4
     assert found.loop_us > 0
-    assert await link.call("DBSIZE") == 0, "nothing is left behind"
+    assert await link.call("DBSIZE") == 0, "nothing remains"
 
 
 @pytest.mark.server

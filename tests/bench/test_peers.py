@@ -1,4 +1,4 @@
-"""Systems in processes of their own, measured in turn: the real engine beside the real transformers."""
+"""Systems in separate processes, measured in turn: the real engine next to the real transformers."""
 
 import json
 import os
@@ -49,20 +49,20 @@ LOAD = Load(
 
 
 def virtual_environment(path: Path, packages: Iterable[str] = ()) -> None:
-    """Make one in which the packages of these folders are found, and no others."""
+    """Create an environment that finds only the packages of these folders."""
     venv.create(path, with_pip=False)
     (own,) = path.glob("lib/python*/site-packages")
     (own / "these.pth").write_text("\n".join(packages))
 
 
 def own_packages() -> list[str]:
-    """The folders of the packages that are installed here."""
+    """Return the folders of the packages installed here."""
     return [part for part in sys.path if part.endswith("-packages")]
 
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the environment of transformers has it, and that of llama.cpp has nothing."""
+    """A folder where the environment of transformers has its package, and that of llama.cpp has none."""
     folder = tmp_path_factory.mktemp("environments")
     for name, packages in (("transformers", own_packages()), ("llama.cpp", [])):
         virtual_environment(folder / name, packages)
@@ -77,7 +77,7 @@ def place(environments: Path) -> Place:
 
 @pytest.fixture
 def echo() -> Iterator[RunnerProcess]:
-    """A child that answers each line with itself, and dies of `{"die": ...}` with those words."""
+    """A child that echoes each line, and dies at `{"die": ...}` with that message."""
     code = """
 import json, sys
 for line in sys.stdin:
@@ -90,7 +90,7 @@ for line in sys.stdin:
         yield process
 
 
-def test_all_systems_answer_alike_request_by_request() -> None:
+def test_all_systems_give_the_same_answers_request_by_request() -> None:
     code = """
 import json, os, sys
 from dataclasses import asdict
@@ -122,7 +122,7 @@ os._exit(0)
             assert answer["times_s"] == sorted(answer["times_s"])
 
 
-def test_systems_take_turns_and_who_is_absent_is_named(
+def test_systems_alternate_and_absent_ones_are_named(
     environments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "figures.json"
@@ -150,12 +150,12 @@ def test_systems_take_turns_and_who_is_absent_is_named(
     assert "absent: openvino bfloat16: not installed" in capsys.readouterr().out
 
 
-def test_a_system_that_cannot_load_says_why(place: Place) -> None:
+def test_a_system_that_cannot_load_reports_why(place: Place) -> None:
     with pytest.raises(RunnerError, match=r"ModuleNotFoundError: No module named 'gguf'"):
         Entrant(SYSTEMS["llama.cpp"], LOAD, place)
 
 
-def test_who_cannot_take_part_is_known_beforehand(place: Place) -> None:
+def test_unavailable_systems_are_known_beforehand(place: Place) -> None:
     int8 = replace(LOAD, dtype="int8")
     assert place.lack(SYSTEMS["transformers-cb"], LOAD) is None
     assert place.lack(SYSTEMS["transformers-cb"], int8) == "has no int8"
@@ -166,24 +166,24 @@ def test_who_cannot_take_part_is_known_beforehand(place: Place) -> None:
     assert place.lack(whole, replace(LOAD, max_num_batched_tokens=None)) is None
 
 
-def test_a_paused_process_stands_still_until_it_is_resumed(echo: RunnerProcess) -> None:
+def test_a_paused_process_does_nothing_until_resumed(echo: RunnerProcess) -> None:
     assert echo.ask(60.0, number=1) == {"number": 1}
     echo.pause()
     os.waitid(os.P_PID, echo.pid, os.WSTOPPED)
     with pytest.raises(RunnerError, match=r"no answer within 0.1 s"):
         echo.ask(0.1, number=2)
     echo.resume()
-    assert echo.ask(60.0, number=3) == {"number": 2}, "the answer that was late"
+    assert echo.ask(60.0, number=3) == {"number": 2}, "the late answer"
 
 
-def test_a_process_that_dies_is_told_by_its_last_words(echo: RunnerProcess) -> None:
+def test_a_dead_process_is_reported_with_its_last_output(echo: RunnerProcess) -> None:
     with pytest.raises(RunnerError, match=r"ended with 1, and last printed: out of everything"):
         echo.ask(60.0, die="out of everything")
     with pytest.raises(RunnerError, match=r"ended with 1"):
         echo.ask(60.0, number=1)
 
 
-def test_what_a_library_prints_does_not_disturb_the_answers() -> None:
+def test_library_output_does_not_disturb_the_answers() -> None:
     code = """
 import os, sys, types
 from orcastream.bench.peers.runners.protocol import serve
@@ -225,12 +225,12 @@ sys.stdin.read()
         child = os.pidfd_open(int(parent.stdout.readline()))
         try:
             parent.kill()
-            assert select.select([child], [], [], 60.0)[0], "the child is still there"
+            assert select.select([child], [], [], 60.0)[0], "the child is still running"
         finally:
             os.close(child)
 
 
-def test_rounds_differ_in_their_ids_alone() -> None:
+def test_rounds_differ_only_in_their_ids() -> None:
     asks = [Ask([1, 2, 3, 4], 5), Ask([1, 2, 9], 7, arrival_s=0.5)]
     rounds = list(fresh_rounds(asks, 3, seed=0, vocab_size=1000))
     assert len(rounds) == 3
@@ -243,7 +243,7 @@ def test_rounds_differ_in_their_ids_alone() -> None:
     assert rounds == list(fresh_rounds(asks, 3, seed=0, vocab_size=1000))
 
 
-def test_an_environment_tells_what_it_lacks(tmp_path: Path) -> None:
+def test_an_environment_reports_missing_packages(tmp_path: Path) -> None:
     environment = Environment(tmp_path, Pins(("a==1",)))
     assert environment.lack() == "not installed"
     environment.mark()
@@ -251,7 +251,7 @@ def test_an_environment_tells_what_it_lacks(tmp_path: Path) -> None:
     assert Environment(tmp_path, Pins(("a==2",))).lack() == "installed with other versions"
 
 
-def test_a_set_up_that_fails_is_one_line_and_leaves_nothing_installed(tmp_path: Path) -> None:
+def test_a_failed_setup_is_one_line_and_leaves_nothing_installed(tmp_path: Path) -> None:
     virtual_environment(tmp_path / "new", own_packages())
     environment = Environment(tmp_path / "new", Pins(("./no-such-package",)))
     with pytest.raises(UserError, match=r"--set-up: new: pip install ./no-such-package failed with 1"):
@@ -259,7 +259,7 @@ def test_a_set_up_that_fails_is_one_line_and_leaves_nothing_installed(tmp_path: 
     assert environment.lack() == "not installed"
 
 
-def test_quantized_weights_are_near_the_ones_they_come_from(tmp_path: Path) -> None:
+def test_quantized_weights_are_close_to_the_originals(tmp_path: Path) -> None:
     write_w8a8(demo.MODEL_DIR, tmp_path / "int8")
     original = load_file(demo.MODEL_DIR / "model.safetensors")
     written = load_file(tmp_path / "int8" / "model.safetensors")
@@ -293,7 +293,7 @@ def test_quantized_weights_are_near_the_ones_they_come_from(tmp_path: Path) -> N
         (["--device", "cuda", "--set-up", "openvino"], "--set-up: got 'openvino', allowed: a system that runs on cuda"),
     ],
 )
-def test_what_cannot_be_measured_is_one_line(
+def test_an_impossible_measurement_is_one_line(
     arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["peers", *arguments, "--environments", str(tmp_path)]) == 2

@@ -1,4 +1,4 @@
-"""A recorded run survives the file, is judged, and is drawn."""
+"""A recorded run is saved and loaded, judged, and drawn."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,12 +18,12 @@ def recorded() -> Series:
     return Series(settings, samples, requests, dict(MARKS))
 
 
-def test_a_series_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_series_is_read_as_written(tmp_path: Path) -> None:
     recorded().save(tmp_path / "series.json")
     assert Series.load(tmp_path / "series.json") == recorded()
 
 
-def test_a_run_that_shows_less_than_it_should_is_found_out() -> None:
+def test_a_run_that_shows_too_little_is_detected() -> None:
     assert shortcomings(recorded()) == []
     series = recorded()
     del series.marks["zero again"]

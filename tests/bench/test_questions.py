@@ -1,4 +1,4 @@
-"""What is asked: known answers, different lengths, the same again with the same seed."""
+"""The questions: known answers, different lengths, reproducible with the same seed."""
 
 from pathlib import Path
 
@@ -34,14 +34,14 @@ def test_questions_come_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ['{"answer": "b"}', "[]", "{", '{"prompt": 1}', '{"prompt": "a", "n": 2}'])
-def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(f'{{"prompt": "a"}}\n{line}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"prompts\.jsonl:2: .*allowed: an object"):
         from_file(path)
 
 
-def test_no_question_is_refused(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("", encoding="utf-8")
     with pytest.raises(ValueError, match="questions"):

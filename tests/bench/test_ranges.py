@@ -1,4 +1,4 @@
-"""Numbers with which nothing could be measured are refused, and a service without a capacity is named."""
+"""Numbers that allow no measurement are refused, and a service without capacity is named."""
 
 from typing import Any
 
@@ -29,7 +29,9 @@ from tests.bench.scripted_gateway import Answer, scripted_gateway
         (["telemetry-cost"], "--interval", "0"),
     ],
 )
-def test_they_are_one_line(command: list[str], flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_of_range_numbers_are_one_line(
+    command: list[str], flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*command, flag, value]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"orcastream bench {command[0]}: argument {flag}: got {value}, allowed: ")

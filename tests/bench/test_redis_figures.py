@@ -1,4 +1,4 @@
-"""The figures about Redis are of the things that they name."""
+"""The figures about Redis measure what they name."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -25,11 +25,11 @@ async def link(redis_server: RedisServer) -> AsyncIterator[Link]:
         yield link
 
 
-async def test_a_prompt_takes_four_bytes_per_token_and_little_beside(link: Link) -> None:
+async def test_a_prompt_takes_four_bytes_per_token_and_little_more(link: Link) -> None:
     short = await memory.waiting(link, 32, 50)
     long = await memory.waiting(link, 4096, 50)
     per_token = (long.bytes_each - short.bytes_each) / (4096 - 32)
-    assert 3.9 <= per_token < 5.5, "the books of a queue, which do not grow with prompts, come in steps"
+    assert 3.9 <= per_token < 5.5, "a queue's accounts do not grow with prompts, but in steps"
     assert 4 * 32 < short.bytes_each < 2000
 
 
@@ -40,7 +40,7 @@ async def test_a_reply_of_fewer_events_is_smaller(link: Link) -> None:
     assert await link.call("DBSIZE") == 0, "nothing is left behind"
 
 
-async def test_every_token_that_is_written_is_read(link: Link, redis_server: RedisServer) -> None:
+async def test_every_written_token_is_read(link: Link, redis_server: RedisServer) -> None:
     found = await rate.measure(redis_server.url, link, streams=3, tokens=4, seconds=0.05)
     assert found.events >= 3
     assert found.events % 3 == 0
@@ -48,7 +48,7 @@ async def test_every_token_that_is_written_is_read(link: Link, redis_server: Red
     assert found.server_cpu_s > 0
 
 
-async def test_what_workers_serve_is_added_up_only_where_a_request_waits(link: Link) -> None:
+async def test_served_tokens_are_summed_only_if_a_request_waits(link: Link) -> None:
     for something_waits in (False, True):
         await link.call("CONFIG", "RESETSTAT")
         found = await enqueuing.enqueuing(link, 16, 20, something_waits=something_waits)

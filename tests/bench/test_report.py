@@ -1,4 +1,4 @@
-"""Figures and verdicts from what clients saw."""
+"""Figures and verdicts from the clients' observations."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def failed(error: str) -> Outcome:
     return Outcome(SampleRequest("2 + 2?", "4"), 0.0, error=error)
 
 
-def test_percentiles_lie_between_neighbours() -> None:
+def test_percentiles_are_between_neighbors() -> None:
     spread = Spread.of([4.0, 1.0, 3.0, 2.0, 5.0])
     assert spread == Spread(mean=3.0, p50=3.0, p95=pytest.approx(4.8), p99=pytest.approx(4.96), highest=5.0, count=5)
     assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 7.0, 1)
@@ -35,11 +35,11 @@ def test_latencies_count_from_the_arrival() -> None:
     assert (outcome.ttft_s, outcome.e2e_s, outcome.gaps_s) == (0.75, 2.75, [0.5, 1.5])
 
 
-def test_tokens_that_came_after_the_load_do_not_count() -> None:
+def test_tokens_after_the_load_do_not_count() -> None:
     figures = measure([answered(), answered(pieces=(0.5, 2.5))], 0.0, 2.0, Objectives())
     assert figures["output_tokens"] == 5
     assert figures["output_tokens_per_s"] == pytest.approx((2 + 1) / 2)
-    assert figures["requests_per_s"] == 0, "none of them ended while the load lasted"
+    assert figures["requests_per_s"] == 0, "none of them ended during the load"
 
 
 def test_errors_are_counted_by_kind_and_make_the_run_fail() -> None:
@@ -47,16 +47,16 @@ def test_errors_are_counted_by_kind_and_make_the_run_fail() -> None:
     assert report.failed() == [f"1 of 4 requests failed: {kind}" for kind in KINDS]
     assert report.failed(allow_refusals=True) == ["1 of 4 requests failed: cut off"]
     assert report.figures(Objectives())["errors"] == dict.fromkeys(KINDS, 1)
-    assert report.spreads()["TTFT"] == Spread(1.0, 1.0, 1.0, 1.0, 1.0, 1), "of complete answers only"
+    assert report.spreads()["TTFT"] == Spread(1.0, 1.0, 1.0, 1.0, 1.0, 1), "only complete answers"
 
 
-def test_a_wrong_answer_fails_where_exact_ones_are_required() -> None:
+def test_a_wrong_answer_fails_if_exact_ones_are_required() -> None:
     report = Report([answered(), answered("5")], 0.0, 4.0)
     assert (report.exact, report.comparable, report.failed()) == (1, 2, [])
     assert report.failed(require_exact=True) == ["1 of 2 answers differ from the known ones"]
 
 
-def test_an_answer_that_was_cut_on_purpose_is_not_compared() -> None:
+def test_a_deliberately_cut_answer_is_not_compared() -> None:
     outcome = answered("4")
     outcome.request = SampleRequest("2 + 2?", "4", max_tokens=1)
     assert outcome.exact is None

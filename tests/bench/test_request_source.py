@@ -1,4 +1,4 @@
-"""The requests of a load: as many as asked for or as fit into its time, and none that a prefix cache has seen."""
+"""The requests of a load: as many as requested or as fit its duration, and none that a prefix cache has seen."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_every_run_has_the_same_shape_and_other_tokens() -> None:
     assert shape(first) == shape(second)
     assert all(token_ids(one) != token_ids(other) for one, other in zip(first, second, strict=True))
     for run in (first, second):
-        assert len({token_ids(request)[:1000] for request in run}) == 1, "what was shared is shared"
+        assert len({token_ids(request)[:1000] for request in run}) == 1, "shared prefixes stay shared"
 
 
 def test_a_rate_for_a_time_gives_the_arrivals_of_that_time() -> None:
@@ -45,7 +45,7 @@ def test_a_rate_for_a_time_gives_the_arrivals_of_that_time() -> None:
     assert arrivals[-1] < 4
 
 
-def test_requests_and_a_time_end_with_whatever_comes_first() -> None:
+def test_requests_and_a_time_end_at_the_first_limit() -> None:
     flags = ("--rate", "5", "--duration", "2", "--requests")
     made, [load] = source(*flags, "100")
     assert 0 < len(few := drawn(made, load)) < 30
@@ -98,19 +98,19 @@ def test_classes_and_tenants_are_drawn_by_share() -> None:
         (("--sweep", "rate=1,2,1"), "--sweep: got '1,2,1', allowed: each number once"),
     ],
 )
-def test_flags_that_would_not_be_heeded_are_refused(flags: Sequence[str], refused: str) -> None:
+def test_flags_without_effect_are_refused(flags: Sequence[str], refused: str) -> None:
     with pytest.raises(UserError, match=refused):
         source(*flags)
 
 
-def test_names_stand_once_in_a_mix_and_among_keys() -> None:
+def test_names_occur_once_in_a_mix_and_among_keys() -> None:
     with pytest.raises(UserError, match="--mix: got 'low' twice"):
         read_shares("--mix", "low=1,high=1,low=2")
     with pytest.raises(UserError, match="--tenant-key: got 'a' twice"):
         read_keys(["a=1", "a=2"])
 
 
-def test_questions_are_asked_for_a_minute_unless_told_otherwise() -> None:
+def test_questions_run_for_a_minute_by_default() -> None:
     _, [load] = source("--questions", "demo")
     assert (load.concurrency, load.is_closed, load.duration_s) == (8, True, 60.0)
     made, [load] = source("--questions", "demo", "--rate", "5", "--requests", "7")
@@ -131,7 +131,7 @@ def test_questions_are_asked_for_a_minute_unless_told_otherwise() -> None:
         (("--questions", "demo", "--burstiness", "0.5"), "--burstiness: got 0.5"),
     ],
 )
-def test_arrivals_that_would_not_be_heeded_are_refused(flags: Sequence[str], refused: str) -> None:
+def test_arrival_flags_without_effect_are_refused(flags: Sequence[str], refused: str) -> None:
     with pytest.raises(UserError, match=refused):
         source(*flags)
 
@@ -139,12 +139,12 @@ def test_arrivals_that_would_not_be_heeded_are_refused(flags: Sequence[str], ref
 @pytest.mark.parametrize(
     "flags", [("--burstiness", "0.5"), ("--workload", "equal_size", "--rate", "2", "--burstiness", "0.5")]
 )
-def test_bursts_are_those_of_a_rate(flags: Sequence[str]) -> None:
+def test_bursts_follow_a_rate(flags: Sequence[str]) -> None:
     made, [load] = source(*flags)
     assert len({request.arrival_s for request in drawn(made, load)}) > 1
 
 
-def test_the_warm_up_is_short_and_follows_nothing() -> None:
+def test_the_warm_up_is_short_and_has_no_follow_ups() -> None:
     made, _ = source("--workload", "multi_turn")
     requests = made.warm_up(3)
     assert [(request.max_tokens, request.follows) for request in requests] == [(4, None)] * 3

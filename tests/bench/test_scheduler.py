@@ -1,4 +1,4 @@
-"""The scheduler's benchmark prints what it measured and draws it."""
+"""The scheduler's benchmark prints and plots its measurements."""
 
 from pathlib import Path
 

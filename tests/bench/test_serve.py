@@ -38,7 +38,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    """A file of three questions of our own."""
+    """A file of three questions."""
     path = tmp_path / "prompts.jsonl"
     asked = ({"prompt": question, "answer": answer} for question, answer in SHOWCASE[::4])
     path.write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
@@ -46,7 +46,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
-    """Run the client as people do; its exit status and figures."""
+    """Run the client as users do; return its exit status and figures."""
     command = (
         sys.executable,
         "-m",
@@ -96,11 +96,11 @@ async def _workload_of_exact_lengths(site: Site) -> None:
         assert set(variant["by_class"]) == {"realtime", "low"}
     assert figures["prompt_tokens_computed"] + figures["prompt_tokens_cached"] == figures["input_tokens"]
     assert figures["goodput"]["share"] == 1
-    assert figures["kv_waste"] is None, "HTTP does not tell"
+    assert figures["kv_waste"] is None, "HTTP does not report it"
     assert [point["load"] for point in figures["curves"]["gateway"]] == [1, 4]
 
 
-def test_a_gateway_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_gateway_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     assert main(["serve", "--url", url, "--patience", "0"]) == 2
     assert f"orcastream bench serve: gateway: {url} is not ready: " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`bench serve` beside gateways that answer late, badly, or not at all."""
+"""`bench serve` with gateways that answer late, badly, or not at all."""
 
 import asyncio
 import json
@@ -17,21 +17,21 @@ SHORT = ("--workload", "equal_size", "--length-scale", "0.01", "--warmup", "0")
 
 
 def whole(body: Mapping[str, Any], **usage: Any) -> Answer:
-    """All tokens at once."""
+    """Return a response with all tokens at once."""
     text = {"choices": [{"text": "w", "finish_reason": "length"}]}
     told = {"usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"], **usage}}
     return Answer([f"data: {json.dumps(event)}\n\n".encode() for event in (text, told)] + [b"data: [DONE]\n\n"])
 
 
 async def run(says: Says, *flags: str) -> tuple[ServeBench, dict[str, Any]]:
-    """The benchmark beside that gateway, and its figures."""
+    """Run the benchmark with that gateway, and return its figures."""
     async with scripted_gateway(says) as url:
         bench = ServeBench(parse(["--url", url, *SHORT, *flags]))
         await bench.run()
     return bench, bench.result("").to_json()
 
 
-async def test_rates_are_of_the_whole_time_where_the_last_requests_fail() -> None:
+async def test_rates_cover_the_whole_time_even_if_the_last_requests_fail() -> None:
     asked = 0
 
     def says(_: dict[str, str], body: dict[str, Any]) -> Answer:

@@ -1,4 +1,4 @@
-"""A long run under steady load: what is counted where, and what counts as growth."""
+"""A long run under steady load: how events are assigned to windows, and what counts as growth."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def _outcome(*pieces_s: float, arrived_s: float = 0.0, error: str | None = None)
     return Outcome(request, arrived_s, list(pieces_s), tokens=len(pieces_s), ended_s=ended_s, error=error)
 
 
-def test_gaps_count_where_their_token_came_and_requests_where_they_ended() -> None:
+def test_gaps_count_at_their_token_and_requests_at_their_end() -> None:
     windows = Windows(0.0, 10.0)
     outcomes = [_outcome(1.0, 9.0, 11.0, arrived_s=0.5), _outcome(error="cut off", arrived_s=12.0)]
     windows.take(outcomes)
@@ -35,7 +35,7 @@ def test_gaps_count_where_their_token_came_and_requests_where_they_ended() -> No
     assert list(second.ttfts_s) == [0.5]
 
 
-def test_a_window_that_has_only_begun_is_left_out() -> None:
+def test_an_incomplete_window_is_left_out() -> None:
     windows = Windows(0.0, 1e12)
     windows.look({})
     assert windows.whole == []
@@ -87,7 +87,7 @@ def test_what_counts_as_growth(last: Window, complaint: str | None) -> None:
 
 @pytest.mark.server
 def test_a_short_soak_measures_everything(tmp_path: Path) -> None:
-    """Latencies and memory of so short a run mean nothing: only that they are there."""
+    """Latencies and memory of so short a run mean nothing: checks only that they exist."""
     figures = tmp_path / "soak.json"
     flags = ("--minutes", "0.2", "--window", "0.1", "--capacity-seconds", "3", "--load", "0.3", "--json", str(figures))
     assert main(["soak", *flags]) in (0, 1)

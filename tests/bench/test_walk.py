@@ -1,4 +1,4 @@
-"""docs/iteration.md shows what the engine does, and the picture beside it shows both schedulers."""
+"""docs/iteration.md shows what the engine does, and its picture shows both schedulers."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def walks() -> dict[str, Walk]:
     return {policy: Walk(policy) for policy in ("fcfs", "static")}
 
 
-def test_page_and_picture_are_those_of_this_engine(tmp_path: Path) -> None:
+def test_page_and_picture_match_this_engine(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
     written, kept = [(folder / "iteration.md").read_text(encoding="utf-8") for folder in (tmp_path, DOCS)]
     assert written.partition(TIMES)[0] == kept.partition(TIMES)[0]
@@ -25,7 +25,7 @@ def test_page_and_picture_are_those_of_this_engine(tmp_path: Path) -> None:
     assert drawn == kept
 
 
-def test_both_schedulers_answer_alike(walks: dict[str, Walk]) -> None:
+def test_both_schedulers_give_the_same_answers(walks: dict[str, Walk]) -> None:
     assert walks["fcfs"].answers == walks["static"].answers
     assert len(walks["fcfs"].iterations) < len(walks["static"].iterations)
     assert walks["fcfs"].answers["A"].startswith("3, 4, 5, 6, 7, 8, 9")
@@ -40,13 +40,13 @@ def test_spans_make_up_the_stream_and_stay_within_the_bounds(walks: dict[str, Wa
         assert len(set(iteration.slots)) == len(iteration.slots)
 
 
-def test_what_is_shown_has_a_decode_and_a_later_chunk(walks: dict[str, Walk]) -> None:
+def test_the_walk_has_a_decode_and_a_later_chunk(walks: dict[str, Walk]) -> None:
     shown = chosen(walks["fcfs"].iterations)
     assert any(span.decodes for span in shown.spans)
     assert any(not span.decodes and span.context > span.length for span in shown.spans)
 
 
-def test_only_request_level_batching_leaves_places_empty_while_somebody_waits(walks: dict[str, Walk]) -> None:
+def test_only_request_level_batching_leaves_slots_empty_while_requests_wait(walks: dict[str, Walk]) -> None:
     def wasted(iterations: list[Iteration]) -> int:
         return sum(len(each.spans) < MAX_BATCH_SIZE for each in iterations if each.waiting)
 
@@ -54,7 +54,7 @@ def test_only_request_level_batching_leaves_places_empty_while_somebody_waits(wa
     assert wasted(walks["static"].iterations) > 0
 
 
-def test_a_request_keeps_its_place(walks: dict[str, Walk]) -> None:
+def test_a_request_keeps_its_slot(walks: dict[str, Walk]) -> None:
     found = places(walks["fcfs"].iterations)
     for asked in SCENE:
         assert len({lanes[asked.name] for lanes in found if asked.name in lanes}) == 1

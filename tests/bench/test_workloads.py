@@ -1,4 +1,4 @@
-"""Each workload asks for what its name promises, and for the same again with the same seed."""
+"""Each workload generates what its name promises, reproducibly with the same seed."""
 
 import math
 import statistics
@@ -28,7 +28,7 @@ def sizes(requests: list[SampleRequest]) -> list[tuple[int, int | None]]:
     return [(len(token_ids(request)), request.max_tokens) for request in requests]
 
 
-def test_all_are_there_and_described() -> None:
+def test_all_workloads_exist_and_are_described() -> None:
     assert set(WORKLOADS) == NAMES
     assert all(len(workload.description) > 20 for workload in WORKLOADS.values())
 
@@ -116,6 +116,6 @@ def test_two_tenants() -> None:
 @pytest.mark.parametrize(
     ("setting", "value"), [("requests", 0), ("rate", 0.0), ("burstiness", math.inf), ("time_scale", -1.0)]
 )
-def test_what_cannot_be_drawn_is_named(setting: str, value: float) -> None:
+def test_an_impossible_workload_is_named(setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{setting}: got {value}"):
         build("equal_size", **{setting: value})

@@ -63,7 +63,7 @@ async def make_worker(keys: Keys) -> AsyncIterator[MakeWorker]:
 
 @pytest.fixture
 def begin(redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker) -> Begin:
-    """A request in the hands of worker `w1`, with its first tokens published: `worker, job = await begin(2, n=1)`."""
+    """A request claimed by worker `w1`, with its first tokens published: `worker, job = await begin(2, n=1)`."""
 
     async def begin_one(num_tokens: int = 0, **changes: Any) -> tuple[ScriptedWorker, Job]:
         await enqueue(link, keys, make_request(**changes))
@@ -104,7 +104,7 @@ async def proxy(redis_server: RedisServer) -> AsyncIterator[LossyProxy]:
 
 @pytest.fixture(scope="session")
 def _running_cluster(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """Three nodes for the tests of this folder, which leave all of them alive and every slot served."""
+    """Three nodes for the tests of this folder, which leave all nodes alive and every slot served."""
     cluster = RedisCluster(redis_binary, tmp_path_factory.mktemp("cluster"))
     cluster.start()
     yield cluster
@@ -113,6 +113,6 @@ def _running_cluster(redis_binary: str, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def cluster(_running_cluster: RedisCluster) -> RedisCluster:
-    """An empty cluster, whose slots may be anywhere."""
+    """An empty cluster; its slots may be on any node."""
     _running_cluster.flush()
     return _running_cluster

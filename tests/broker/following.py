@@ -10,7 +10,7 @@ from orcastream.schemas.events import Run, Terminal
 
 @dataclass
 class Seen:
-    """Tokens per choice, in order of arrival and each at its position; epochs by worker; terminals; the last id."""
+    """The tokens per choice, in order of arrival and each at its position; epochs by worker; terminals; the last id."""
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
     workers: list[str] = field(default_factory=list)
@@ -18,7 +18,7 @@ class Seen:
     resume_id: str = ""
 
     def take(self, update: Update) -> None:
-        """Note one update; AssertionError if a token is repeated or skipped."""
+        """Record one update. Raises AssertionError if a token is repeated or skipped."""
         self.resume_id = update.resume_id
         if update.started is not None:
             self.workers.append(update.started.worker)
@@ -29,12 +29,12 @@ class Seen:
 
     def _append(self, run: Run) -> None:
         known = self.tokens.setdefault(run.choice, [])
-        assert run.position == len(known), f"choice {run.choice}: run at {run.position} behind {len(known)} tokens"
+        assert run.position == len(known), f"choice {run.choice}: run at {run.position} after {len(known)} tokens"
         known.extend(run.tokens)
 
 
 async def follow_until(subscription: AsyncIterator[Update], seen: Seen, condition: Callable[[Seen], bool]) -> Seen:
-    """Follow a reply until what was seen satisfies `condition`, or to its end."""
+    """Follow a reply until the tokens seen satisfy `condition`, or to its end."""
     while not condition(seen):
         try:
             seen.take(await anext(subscription))
@@ -49,7 +49,7 @@ async def follow(subscription: AsyncIterator[Update]) -> Seen:
 
 
 async def resume(subscription: AsyncIterator[Update], resume_id: str) -> AsyncIterator[Update]:
-    """The updates behind `resume_id`, as a gateway goes on there."""
+    """Return the updates after `resume_id`, as a gateway that resumes there gets them."""
     resumption: Resumption | None = Resumption(ResumePoint.parse(resume_id))
     async for update in subscription:
         if resumption is None:
@@ -65,15 +65,15 @@ async def resume(subscription: AsyncIterator[Update], resume_id: str) -> AsyncIt
 
 
 def expected(count: int, *, salt: int = 0, start: int = 0) -> list[int]:
-    """What a scripted worker's model says at positions `start` to `count`."""
+    """Return the output of a scripted worker's model at positions `start` to `count`."""
     return [position * 10 + salt for position in range(start, count)]
 
 
 def tokens_seen(count: int) -> Callable[[Seen], bool]:
-    """A condition: choice 0 has `count` tokens."""
+    """Return a condition: choice 0 has `count` tokens."""
     return lambda seen: len(seen.tokens.get(0, ())) >= count
 
 
 def flat(runs: Sequence[Run]) -> list[int]:
-    """The tokens of `runs`."""
+    """Return the tokens of `runs`."""
     return [token for run in runs for token in run.tokens]

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of Redis that loses replies, or commands, when told to."""
+"""A TCP proxy in front of Redis that loses replies or commands on demand."""
 
 import asyncio
 
@@ -7,7 +7,8 @@ from tests.tcp_proxy import TcpProxy
 
 class LossyProxy(TcpProxy):
     """`lose_next_reply()` cuts a connection when the server's next bytes arrive, `lose_command()` when a client sends
-    these bytes, which never arrive, `lose_reply_to()` when they have been answered."""
+    the given bytes, which never arrive, `lose_reply_to()` when the server has answered them.
+    """
 
     def __init__(self, target_port: int) -> None:
         super().__init__(target_port)
@@ -20,7 +21,7 @@ class LossyProxy(TcpProxy):
 
     @property
     def url(self) -> str:
-        """Where to connect."""
+        """The URL to connect to."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def lose_next_reply(self) -> None:
@@ -39,7 +40,7 @@ class LossyProxy(TcpProxy):
         self.lost.clear()
 
     def let_through(self, data: bytes, connection: int, *, reply: bool) -> tuple[bytes, bool]:
-        """All but what it was told to lose."""
+        """Forward everything except the bytes that it was told to lose."""
         if not reply and self._losing_reply_to is not None and self._losing_reply_to in data:
             self._losing_reply_to, self._answering = None, connection
             return data, False

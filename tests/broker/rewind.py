@@ -1,4 +1,4 @@
-"""Data that goes back while TCP survives, as when a proxy hides a failover."""
+"""Data that is rewound while TCP connections survive, as when a proxy hides a failover."""
 
 import redis
 
@@ -6,7 +6,7 @@ from tests.redis_server import RedisServer
 
 
 class Snapshot:
-    """Every key of the server at one moment, or those that match; `restore()` makes the server say it again."""
+    """A snapshot of all keys of the server, or of those that match; `restore()` puts the server back to it."""
 
     def __init__(self, server: RedisServer, pattern: str = "*") -> None:
         self._server = server
@@ -15,7 +15,7 @@ class Snapshot:
             self._dumps = {key: (client.dump(key), client.pttl(key)) for key in self._keys(client)}
 
     def restore(self) -> None:
-        """Put the keys back as they were; those that came later are gone."""
+        """Restore the keys; keys created later are deleted."""
         with self._server.client() as client:
             for key in self._keys(client):
                 client.delete(key)

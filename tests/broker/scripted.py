@@ -1,4 +1,4 @@
-"""Workers without an engine, made of the broker's own pieces: each call of theirs is one step of a test."""
+"""Workers without an engine, built from the broker's own parts: each call is one step of a test."""
 
 import time
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ EOS = 9999
 
 
 def make_request(request_id: str = "r1", **changes: Any) -> GenerationRequest:
-    """A request with a deadline a minute away; `changes` go to the payload, or to the request by its field names."""
+    """Return a request with a deadline a minute away; `changes` apply to the payload, or to the request by field."""
     own = {name: changes.pop(name) for name in ("deadline_ms", "priority_class", "form") if name in changes}
     own.setdefault("deadline_ms", int(time.time() * 1000) + 60_000)
     payload = parse_payload({"prompt": [1, 2, 3], "max_tokens": 8, **changes})
@@ -39,7 +39,7 @@ def make_request(request_id: str = "r1", **changes: Any) -> GenerationRequest:
 
 
 async def enqueue(link: Connection, keys: Keys, request: GenerationRequest, **options: Any) -> Enqueued:
-    """Put a request into the queue, groups and all."""
+    """Put a request into the queue, and create its groups."""
     queue = RequestQueue(link, keys)
     await queue.ensure_groups()
     return await queue.enqueue(request, **{"terms": None, "retention_ms": RETENTION_MS, **options})
@@ -47,7 +47,7 @@ async def enqueue(link: Connection, keys: Keys, request: GenerationRequest, **op
 
 @dataclass
 class Job:
-    """A claimed request in a scripted worker's hands."""
+    """A request claimed by a scripted worker."""
 
     claimed: Claimed
     request: GenerationRequest
@@ -72,7 +72,7 @@ class ScriptedWorker:
         self.waits: LaneWaits
 
     async def connect(self, *, url: str | None = None, not_before_ms: int = 0) -> "ScriptedWorker":
-        """Open a new link; whatever hung on the old one is void."""
+        """Open a new link; everything on the old one is void."""
         self.link = await connect(url or self.url, name=self.name)
         options: dict[str, int] = {"lease_ms": self.lease_ms, "retention_ms": RETENTION_MS}
         self.claimer = Claimer(self.link, self.keys, self.name, not_before_ms=not_before_ms, **options)
@@ -96,7 +96,7 @@ class ScriptedWorker:
         return GenerationRequest.from_fields(claimed.fields, stream_class=claimed.ref.priority_class, now_ms=now_ms)
 
     async def attach(self, claimed: Claimed, *, is_new: bool | None = None) -> Attachment:
-        """As a worker does; `is_new` False: it does not know whether anybody has begun the request."""
+        """Attach as a worker does; `is_new` False: the worker does not know whether the request has been begun."""
         request = self.parse(claimed)
         if is_new is None:
             is_new = not (claimed.taken_over or claimed.suspect or request.id in self.epochs)
@@ -128,7 +128,7 @@ class ScriptedWorker:
         return attachment
 
     async def open(self, claimed: Claimed) -> Job:
-        """Attach, expecting to be let in, and adopt the log."""
+        """Attach, expecting success, and adopt the log."""
         attachment = await self.attach(claimed)
         assert isinstance(attachment, Attached), attachment
         tokens = [list(choice) for choice in attachment.fold.tokens]
@@ -175,12 +175,12 @@ class ScriptedWorker:
 
 
 def bare_fields(request: GenerationRequest) -> list[str | bytes]:
-    """What a producer without the enqueue script would XADD."""
+    """Return the fields that a producer without the enqueue script would XADD."""
     return [part for item in request.fields().items() for part in item]
 
 
 async def take_over(worker: ScriptedWorker) -> Claimed:
-    """What the worker's next successful look for expired leases brings; for workers whose lease time is 1 ms."""
+    """Return the next find of the worker's search for expired leases; for workers with a lease time of 1 ms."""
     while True:
         claimed = await worker.claimer.expired(1)
         if claimed:
@@ -188,7 +188,7 @@ async def take_over(worker: ScriptedWorker) -> Claimed:
 
 
 async def take_jobs(link: Connection, keys: Keys, worker: ScriptedWorker, count: int, **options: Any) -> list[Job]:
-    """So many new requests in the worker's hands."""
+    """Let the worker claim this number of new requests."""
     jobs = []
     for index in range(count):
         await enqueue(link, keys, make_request(f"{worker.name}-{index}", **options))
@@ -197,7 +197,7 @@ async def take_jobs(link: Connection, keys: Keys, worker: ScriptedWorker, count:
 
 
 async def fence(link: Connection, keys: Keys, job: Job) -> None:
-    """Begin a higher epoch in the job's log, as somebody else would."""
+    """Begin a higher epoch in the job's log, as another worker would."""
     started = job.fold.started
     assert started is not None
     entry = encode_event(started, job.request.form)

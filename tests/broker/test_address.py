@@ -1,4 +1,4 @@
-"""What a URL of Redis leads to."""
+"""How a Redis URL is resolved."""
 
 from redis.asyncio.connection import SSLConnection
 

@@ -1,4 +1,4 @@
-"""Which waiting request a worker is given first: its class counts, and so does the time it has waited."""
+"""Which waiting request a worker gets first: class and waiting time both count."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ Waiting = list[tuple[str, int]]
 
 
 async def post(link: Link, keys: Keys, waiting: Waiting) -> None:
-    """Entries as if they had waited for so long; the age of each stands behind the dash of its id."""
+    """Add entries as if they had waited for the given times; the age of each follows the dash in its id."""
     await ensure_groups(link, keys)
     now_ms = await link.server_time_ms()
     for name, age in sorted(waiting, key=lambda one: -one[1]):
@@ -45,10 +45,10 @@ def in_order(waiting: Waiting, class_weight: float) -> Waiting:
 
 
 class Place:
-    """One place, free once in LONG_MS, and what waits for it.
+    """One slot, free once in LONG_MS, and the requests that wait for it.
 
-    The claim script compares the heads of the classes, so its choice at a time that has not come yet is its choice
-    among heads of the ages that they will have then.
+    The claim script compares the heads of the classes, so its choice at a future time is its choice among heads that
+    already have the ages of that time.
     """
 
     def __init__(self, link: Link, keys: Keys, class_weight: float) -> None:
@@ -63,7 +63,7 @@ class Place:
         return len(self._waiting[name])
 
     async def serve(self, coming: Sequence[str]) -> str:
-        """These come, then one is served: its class."""
+        """Add these arrivals, serve one request, and return its class."""
         for name in coming:
             self._waiting[name].append(self._now)
         await self._link.call("DEL", *(self._keys.requests(name) for name in CLASSES))
@@ -76,7 +76,7 @@ class Place:
         return name
 
     def waits_so_far(self, name: str) -> list[int]:
-        """In order; of those who still wait, too."""
+        """Return the waits in order, including those of requests that still wait."""
         return sorted(self.waits[name] + [self._now - since for since in self._waiting[name]])
 
 
@@ -114,15 +114,15 @@ async def test_the_lead_of_a_class_is_a_ratio_of_ages_whatever_they_are(
 
 
 @pytest.mark.parametrize(("passed", "first"), [(0, "low"), (10, "realtime")])
-async def test_an_urgent_entry_overtakes_as_both_get_older(
+async def test_an_urgent_entry_overtakes_as_both_age(
     link: Link, keys: Keys, arrivals: Arrivals, passed: int, first: str
 ) -> None:
     await post(link, keys, [("low", 100 + passed), ("realtime", 1 + passed)])
     assert (await claim(arrivals, 1))[0][0] == first
 
 
-async def test_at_twice_the_load_waits_keep_their_ratio_however_long_they_get(link: Link, keys: Keys) -> None:
-    """The weights of the two classes are 16 apart; a fifth is what is wanted."""
+async def test_at_twice_the_load_waits_keep_their_ratio(link: Link, keys: Keys) -> None:
+    """The weights of the two classes differ by a factor of 16; a fifth is required."""
     rng = random.Random(1)
     place = Place(link, keys, WEIGHT)
     for num_slots in (100, 500):
@@ -130,14 +130,14 @@ async def test_at_twice_the_load_waits_keep_their_ratio_however_long_they_get(li
             await place.serve(rng.choices(CLASSES, weights=(1, 2, 4, 3), k=2))
         urgent, normal = place.waits_so_far("realtime"), place.waits_so_far("normal")
         assert 5 * p99(urgent) <= p99(normal)
-        assert max(normal) > num_slots // 3, "or nothing has been tried"
+        assert max(normal) > num_slots // 3, "otherwise nothing has been tested"
 
 
 @pytest.mark.parametrize(("class_weight", "above", "ratio"), [(4, "normal", 4), (3, "high", 9), (2, "realtime", 8)])
 async def test_no_class_starves_below_one_whose_queue_is_bounded(
     link: Link, keys: Keys, class_weight: float, above: str, ratio: int
 ) -> None:
-    """At twice the load, of which what finds ten waiting is refused."""
+    """At twice the load; arrivals that find ten waiting are refused."""
     place = Place(link, keys, class_weight)
     served = ""
     while served != "low" and len(place.waits[above]) < 1000:
@@ -146,17 +146,19 @@ async def test_no_class_starves_below_one_whose_queue_is_bounded(
     [waited] = place.waits["low"]
     longest = max(place.waits[above])
     assert longest >= 8
-    assert ratio * (longest - 1) <= waited <= ratio * longest + 1, "neither starved nor before its turn"
+    assert ratio * (longest - 1) <= waited <= ratio * longest + 1, "neither starved nor served early"
 
 
 @pytest.mark.parametrize("class_weight", [1.0, WEIGHT])
-async def test_what_has_no_age_yet_counts_as_a_millisecond_old(link: Link, keys: Keys, class_weight: float) -> None:
-    """The server's clock was set back: the ids lie ahead of it. Of equals the more urgent class goes first."""
+async def test_an_entry_without_an_age_counts_as_a_millisecond_old(link: Link, keys: Keys, class_weight: float) -> None:
+    """The server's clock was set back, so the ids are ahead of it. Among equals, the more urgent class goes first."""
     await post(link, keys, [(name, rank - 4) for rank, name in enumerate(CLASSES)])
     assert [name for name, _ in await claim(Arrivals(link, keys, "w1", class_weight), 4)] == list(CLASSES)
 
 
-async def test_rivals_share_what_waits(redis_server: RedisServer, link: Link, keys: Keys, open_link: OpenLink) -> None:
+async def test_rivals_share_the_waiting_requests(
+    redis_server: RedisServer, link: Link, keys: Keys, open_link: OpenLink
+) -> None:
     waiting = [(name, age) for age in range(1, 11) for name in CLASSES]
     await post(link, keys, waiting)
     links = [await open_link(redis_server.url) for _ in range(4)]
@@ -166,7 +168,7 @@ async def test_rivals_share_what_waits(redis_server: RedisServer, link: Link, ke
     assert all(share == in_order(share, WEIGHT) for share in shares)
 
 
-async def test_what_is_deleted_is_passed_over(link: Link, keys: Keys, arrivals: Arrivals) -> None:
+async def test_deleted_entries_are_skipped(link: Link, keys: Keys, arrivals: Arrivals) -> None:
     await post(link, keys, [("normal", age) for age in (1, 2, 3, 4)])
     stream = keys.requests("normal")
     ids = [entry_id for entry_id, _ in await link.call("XRANGE", stream, "-", "+")]
@@ -175,7 +177,7 @@ async def test_what_is_deleted_is_passed_over(link: Link, keys: Keys, arrivals: 
     assert await claim(arrivals, 9) == []
 
 
-async def test_a_wait_brings_the_first_one_first(
+async def test_a_blocking_claim_returns_the_first_entry_first(
     redis_server: RedisServer, link: Link, keys: Keys, arrivals: Arrivals, open_link: OpenLink
 ) -> None:
     await post(link, keys, [("realtime", 2), ("high", 7), ("normal", 33), ("low", 127)])
@@ -186,7 +188,7 @@ async def test_a_wait_brings_the_first_one_first(
 async def test_claims_by_the_clock_survive_a_restart(
     own_redis: Callable[..., RedisServer], keys: Keys, open_link: OpenLink
 ) -> None:
-    """What a script that reads the clock has done is logged as what it did, not as how."""
+    """The append-only file logs the effects of a script that reads the clock, not the script."""
     waiting = [(name, age) for age in (1, 2, 3) for name in CLASSES]
     server = own_redis(aof="always")
     link = await open_link(server.url)
@@ -199,9 +201,7 @@ async def test_claims_by_the_clock_survive_a_restart(
     assert before + await claim(Arrivals(link, keys, "w1", WEIGHT), 99) == in_order(waiting, WEIGHT)
 
 
-async def test_a_class_whose_key_holds_something_else_stops_no_other(
-    link: Link, keys: Keys, arrivals: Arrivals
-) -> None:
+async def test_a_class_key_of_the_wrong_type_stops_no_other_class(link: Link, keys: Keys, arrivals: Arrivals) -> None:
     await post(link, keys, [("normal", 1)])
     await link.call("SET", keys.requests("realtime"), "junk")
     assert await claim(arrivals, 2) == [("normal", 1)]
@@ -209,7 +209,7 @@ async def test_a_class_whose_key_holds_something_else_stops_no_other(
         await arrivals.claim(2)
 
 
-async def test_missing_streams_and_groups_are_made(link: Link, keys: Keys, arrivals: Arrivals) -> None:
+async def test_missing_streams_and_groups_are_created(link: Link, keys: Keys, arrivals: Arrivals) -> None:
     assert await arrivals.claim(1) == []
     await post(link, keys, [("low", 1)])
     await link.call("XGROUP", "DESTROY", keys.requests("low"), "workers")

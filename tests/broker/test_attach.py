@@ -1,4 +1,4 @@
-"""Attach, with rivals that step in between any two of its commands."""
+"""Attach, with rivals that act between any two of its commands."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -22,7 +22,7 @@ Action = Callable[[], Awaitable[object]]
 
 
 class Interposed:
-    """A link that carries out a batch one command at a time, with an action before the n-th command of all."""
+    """A link that executes a batch one command at a time, with an action before the n-th command overall."""
 
     def __init__(self, link: Link, actions: dict[int, Action], *, every: Action | None = None) -> None:
         self._link = link
@@ -50,8 +50,9 @@ class Interposed:
 async def test_a_takeover_between_the_look_and_the_fence(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """The lease moved after the first look, or after none: the check behind the fence says so, whichever command it
-    falls before."""
+    """The lease moved after the first look, or without one: the check after the fence detects it, whichever command it
+    precedes.
+    """
     for is_new, position in [*((False, number) for number in range(1, 8)), *((True, number) for number in range(3))]:
         await link.call("FLUSHALL")
         await enqueue(link, keys, make_request())
@@ -69,7 +70,7 @@ async def test_a_takeover_between_the_look_and_the_fence(
 async def test_a_terminal_between_the_look_and_the_fence(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """The old owner finishes in the middle of a takeover: one terminal, and the heir finds it."""
+    """The old owner finishes in the middle of a takeover: one terminal, and the new owner finds it."""
     await enqueue(link, keys, make_request())
     owner, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
     job = await owner.take()
@@ -84,7 +85,7 @@ async def test_a_terminal_between_the_look_and_the_fence(
 
 
 async def test_a_rival_between_the_fence_and_the_reading(link: Link, keys: Keys, begin: Begin) -> None:
-    """Somebody without ownership fences in the middle: the attach begins again and comes out on top."""
+    """A worker without ownership fences in the middle: the attach restarts and wins."""
     worker, job = await begin()
     request = job.request
     flat = (await link.call("XRANGE", keys.reply(request.id), "-", "+"))[0][1]
@@ -101,7 +102,7 @@ async def test_a_rival_between_the_fence_and_the_reading(link: Link, keys: Keys,
 
 
 async def test_rivals_that_never_stop(link: Link, keys: Keys, begin: Begin) -> None:
-    """An attach gives up after a few rounds; its caller tries again later."""
+    """An attach fails after a few rounds; its caller retries later."""
     worker, job = await begin()
     request = job.request
     flat = (await link.call("XRANGE", keys.reply(request.id), "-", "+"))[0][1]
@@ -116,10 +117,10 @@ async def test_rivals_that_never_stop(link: Link, keys: Keys, begin: Begin) -> N
     worker.link = real
 
 
-async def test_a_deleted_entry_is_nobodys(
+async def test_a_deleted_entry_has_no_owner(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Redis 6.2 keeps it pending under the owner's name; it is gone all the same."""
+    """Redis 6.2 keeps the entry pending under the owner's name, but it is gone."""
     accepted = await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w1")
     job = await worker.take()
@@ -127,10 +128,10 @@ async def test_a_deleted_entry_is_nobodys(
     assert await worker.attach(job.claimed) == NotMine()
 
 
-async def test_a_loser_does_not_fence_its_heir(
+async def test_a_worker_that_lost_its_lease_does_not_fence_the_new_owner(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """The look before the fence spares the rightful owner."""
+    """The look before the fence protects the rightful owner."""
     await enqueue(link, keys, make_request())
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
     job = await first.take()
@@ -157,7 +158,7 @@ async def test_an_epoch_ahead_of_the_clock_is_topped(
 async def test_a_link_that_breaks_in_the_middle(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Nothing is known then; on a new link the attach begins again."""
+    """The outcome is unknown; the attach restarts on a new link."""
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
@@ -177,7 +178,7 @@ async def test_a_link_that_breaks_in_the_middle(
 
 
 async def test_the_log_outlives_the_deadline_by_the_retention(link: Link, keys: Keys, begin: Begin) -> None:
-    """And a renewal puts the lifetime back where it was lost."""
+    """A renewal restores a lost lifetime."""
     worker, job = await begin()
     request = job.request
     assert await link.call("PTTL", keys.reply(request.id)) > 110_000
@@ -187,7 +188,7 @@ async def test_the_log_outlives_the_deadline_by_the_retention(link: Link, keys: 
 
 
 class _Writes:
-    """Counts what a link writes."""
+    """Counts the commands that a link writes."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -206,15 +207,15 @@ class _Writes:
 async def test_round_trips_after_the_claim(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, is_new: bool, round_trips: int
 ) -> None:
-    """The look, and the fence with all that is to be known before the engine begins, a cancel included. A log that has
-    not been begun needs no look.
+    """One for the look, and one for the fence with everything that must be known before the engine begins, including a
+    cancel. A log that has not been begun needs no look.
     """
     await link.run(BEGIN, ["known to the server from now on"], [0, 2**50, 0, 0, "type", "started"])
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
     await link.call("SET", keys.cancel(make_request().id), 1)
-    await entry_state(link, keys, claimed.ref)  # the server knows the script from now on
+    await entry_state(link, keys, claimed.ref)  # the server knows the script from here on
     writes = _Writes()
     counted = await Link.open(redis_server.url, observer=writes)
     real, worker.link, writes.count = worker.link, counted, 0
@@ -234,10 +235,10 @@ async def test_round_trips_after_the_claim(
     assert await link.call("PTTL", keys.reply(make_request().id)) > 110_000
 
 
-async def test_who_slept_until_all_was_over_leaves_no_log(
+async def test_a_worker_that_slept_past_the_end_leaves_no_log(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Between the claim and the first write the request was ended by another worker, and its log has expired."""
+    """Between the claim and the first write, another worker ended the request, and its log expired."""
     await enqueue(link, keys, make_request())
     slow, heir = (
         await make_worker(redis_server.url, "w1", lease_ms=1),
@@ -256,7 +257,7 @@ async def test_who_slept_until_all_was_over_leaves_no_log(
 async def test_a_log_is_begun_without_a_look_only_while_the_first_claim_holds(
     link: Link, keys: Keys, since_ms: int, until_ms: int, begins: bool
 ) -> None:
-    """By the clock of the server that writes: neither behind that time, nor where the entry comes from the future."""
+    """By the clock of the server that writes: neither after that time, nor if the entry's id is in the future."""
     now_ms = await link.server_time_ms()
     log = keys.reply("r1")
     epoch = await link.run(BEGIN, [log], [now_ms + since_ms, now_ms + until_ms, 0, 60_000, "type", "started"])
@@ -265,10 +266,10 @@ async def test_a_log_is_begun_without_a_look_only_while_the_first_claim_holds(
     assert bool(epoch) is begins
 
 
-async def test_what_stands_where_a_new_log_is_to_begin(
+async def test_an_existing_key_where_a_new_log_would_begin(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Somebody else's key ends the attach; behind a terminal nothing is written."""
+    """A foreign key ends the attach; nothing is written after a terminal."""
     request = make_request()
     await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")

@@ -3,7 +3,7 @@
 from orcastream.broker.back_off import BackOff
 
 
-def test_waits_grow_to_a_bound_and_begin_again_after_a_success() -> None:
+def test_waits_grow_to_a_bound_and_reset_after_a_success() -> None:
     back_off = BackOff(0.1, 1.0)
     bounds = [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     assert all(bound / 2 <= back_off.failed() <= bound for bound in bounds)
@@ -11,5 +11,5 @@ def test_waits_grow_to_a_bound_and_begin_again_after_a_success() -> None:
     assert back_off.failed() <= 0.1
 
 
-def test_no_two_wait_alike() -> None:
+def test_waits_are_jittered() -> None:
     assert len({BackOff().failed() for _ in range(10)}) > 1

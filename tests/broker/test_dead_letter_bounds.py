@@ -1,4 +1,4 @@
-"""Dead letters are bounded, by their number and their bytes: the oldest go."""
+"""Dead letters are bounded by number and by bytes: the oldest are deleted."""
 
 import pytest
 
@@ -26,7 +26,9 @@ async def bytes_kept(link: Link, keys: Keys) -> int:
     return sum([sum(map(len, fields)) for _, fields in await link.call("XRANGE", keys.dead, "-", "+")])
 
 
-async def test_the_oldest_go_where_there_are_too_many(link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_are_deleted_beyond_the_maximum_number(
+    link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dead_letter, "MAX_DEAD_LETTERS", 3)
     for number in range(5):
         await set_aside(link, keys, f"r{number}")
@@ -36,7 +38,9 @@ async def test_the_oldest_go_where_there_are_too_many(link: Link, keys: Keys, mo
     assert await kept(link, keys) == ["r5"]
 
 
-async def test_the_oldest_go_where_they_are_too_large(link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_oldest_are_deleted_beyond_the_maximum_bytes(
+    link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await set_aside(link, keys, "r0")
     bound = 3 * await bytes_kept(link, keys) + 100
     monkeypatch.setattr(dead_letter, "MAX_DEAD_LETTER_BYTES", bound)
@@ -52,7 +56,7 @@ async def test_the_oldest_go_where_they_are_too_large(link: Link, keys: Keys, mo
     assert await kept(link, keys) == ["r6"]
 
 
-async def test_what_was_deleted_makes_room(link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_letters_make_room(link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     await set_aside(link, keys, "r0")
     monkeypatch.setattr(dead_letter, "MAX_DEAD_LETTER_BYTES", 3 * await bytes_kept(link, keys) + 100)
     await set_aside(link, keys, "r1")
@@ -63,7 +67,7 @@ async def test_what_was_deleted_makes_room(link: Link, keys: Keys, monkeypatch: 
     assert await kept(link, keys) == ["r4", "r3", "r2"]
 
 
-async def test_a_letter_is_whole(link: Link, keys: Keys) -> None:
+async def test_a_letter_is_complete(link: Link, keys: Keys) -> None:
     request = make_request("r0", prompt=PROMPT)
     await set_aside(link, keys, "r0")
     (letter,) = [one async for one in newest_letters(link, keys)]
@@ -72,15 +76,13 @@ async def test_a_letter_is_whole(link: Link, keys: Keys) -> None:
     assert found[1][b"payload"] == request.fields()["payload"]
 
 
-async def test_a_value_that_no_request_may_have_is_cut(link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_oversized_value_is_cut(link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letter, "MAX_PAYLOAD_BYTES", 1000)
     await set_aside(link, keys, "r0", prompt=PROMPT * 10)
     assert [one.payload_bytes async for one in newest_letters(link, keys)] == [1000]
 
 
-async def test_letters_that_somebody_else_wrote_stop_nothing(
-    link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_foreign_letters_stop_nothing(link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letter, "MAX_DEAD_LETTERS", 2)
     await link.call("XADD", keys.dead, "*", "entry", "junk")
     await set_aside(link, keys, "r0")

@@ -1,4 +1,4 @@
-"""A durable request is accepted once it is on the server's disk, and refused where the server cannot say so."""
+"""A durable request is accepted once it is on the server's disk, and refused if the server cannot confirm that."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ Make = Callable[[RedisServer], Durability]
 
 @pytest.fixture
 async def make(keys: Keys) -> AsyncIterator[Make]:
-    """A factory of what waits for the disk of a server."""
+    """A factory of waiters for a server's disk."""
     made: list[Durability] = []
 
     def one(server: RedisServer) -> Durability:
@@ -44,7 +44,7 @@ def enqueuing(keys: Keys, request: GenerationRequest) -> Callable[[Link], Awaita
 
 
 def sync(server: RedisServer, policy: str = "always") -> None:
-    """Have the server write to its disk from now on; a policy takes effect with the next write."""
+    """Make the server write to its disk from now on; a policy takes effect with the next write."""
     with server.client() as client:
         client.config_set("appendfsync", policy)
         client.set("any", "write")
@@ -55,10 +55,10 @@ def length(server: RedisServer, keys: Keys) -> int:
         return int(client.xlen(keys.requests("normal")))
 
 
-async def test_a_server_that_cannot_say_so_is_refused_before_anything_is_enqueued(
+async def test_a_server_that_cannot_confirm_is_refused_before_the_enqueue(
     own_redis: Callable[..., RedisServer], keys: Keys, open_link: Any, make: Make
 ) -> None:
-    """Redis 6.2 and 7.0 do not know the command; a later one without an append-only file has no disk to speak of."""
+    """Redis 6.2 and 7.0 do not know the command; a later one without an append-only file writes nothing to disk."""
     server = own_redis()
     link = await open_link(server.url)
     with pytest.raises(
@@ -86,10 +86,10 @@ async def test_it_waits_until_the_entry_is_on_disk(
     await redis.close()
 
 
-async def test_an_entry_that_was_there_before_is_waited_for_alike(
+async def test_an_existing_entry_is_waited_for_too(
     durable_server: RedisServer, keys: Keys, open_link: Any, make: Make
 ) -> None:
-    """The connection that wrote it is gone: WAITAOF on a new one, which wrote nothing, would answer at once."""
+    """The connection that wrote the entry is gone: WAITAOF on a new one, which wrote nothing, would return at once."""
     request = make_request()
     lost = await open_link(durable_server.url)
     first = await enqueuing(keys, request)(lost)
@@ -100,7 +100,7 @@ async def test_an_entry_that_was_there_before_is_waited_for_alike(
     await make(durable_server).wait(request.id, first.entry)
 
 
-async def test_an_entry_that_the_server_has_forgotten_is_not_on_its_disk(
+async def test_an_entry_that_the_server_lost_is_not_on_its_disk(
     durable_server: RedisServer, keys: Keys, open_link: Any, make: Make
 ) -> None:
     await asyncio.to_thread(sync, durable_server)
@@ -117,7 +117,7 @@ async def test_an_entry_that_the_server_has_forgotten_is_not_on_its_disk(
     assert outcomes[1] is None
 
 
-async def test_all_who_wait_share_one_wait(durable_server: RedisServer, keys: Keys, open_link: Any, make: Make) -> None:
+async def test_all_waiters_share_one_wait(durable_server: RedisServer, keys: Keys, open_link: Any, make: Make) -> None:
     durability = make(durable_server)
     link = await open_link(durable_server.url)
     requests = [make_request(f"r{number}") for number in range(50)]
@@ -131,10 +131,10 @@ async def test_all_who_wait_share_one_wait(durable_server: RedisServer, keys: Ke
         assert client.xlen(keys.requests("normal")) == 50
 
 
-async def test_what_was_accepted_is_there_after_a_restart(
+async def test_accepted_requests_survive_a_restart(
     durable_server: RedisServer, keys: Keys, open_link: Any, make: Make
 ) -> None:
-    """Requests keep coming while the server is killed and started again; what was accepted is in its file."""
+    """Requests keep arriving while the server is killed and restarted; the accepted ones are in its file."""
     await asyncio.to_thread(sync, durable_server)
     durability, redis = make(durable_server), RedisLink(durable_server.url, "main")
 
@@ -156,7 +156,7 @@ async def test_what_was_accepted_is_there_after_a_restart(
     assert len(there) == 20
 
 
-async def test_a_file_that_is_turned_off_is_noticed(
+async def test_turning_the_append_only_file_off_is_noticed(
     durable_server: RedisServer, keys: Keys, open_link: Any, make: Make
 ) -> None:
     await asyncio.to_thread(sync, durable_server)

@@ -87,7 +87,7 @@ def test_a_terminal_that_counts_more_is_a_gap_and_fewer_a_conflict() -> None:
     assert fold.feed(EventId(5, 9), replace(terminal(3, 1), runs=(Run(0, 2, (3,)), Run(1, 0, (4,))))) != []
 
 
-def test_nothing_exists_behind_the_first_terminal() -> None:
+def test_nothing_counts_after_the_first_terminal() -> None:
     fold = folded(STARTED, tokens(0, 1), terminal(1, 0))
     assert fold.feed(EventId(6, 0), replace(STARTED, worker="w2")) == []
     assert fold.feed(EventId(6, 1), tokens(0, 99)) == []
@@ -104,7 +104,7 @@ def test_progress_is_counted_back_from_the_current_epoch() -> None:
     assert counts == [0, 1, 2, 0, 1]
 
 
-def test_the_first_seed_stays() -> None:
+def test_the_first_seed_is_kept() -> None:
     fold = folded(STARTED, replace(STARTED, seed=8))
     assert (fold.first_seed, fold.started) == (7, replace(STARTED, seed=8))
     assert fold.previous_started == STARTED
@@ -118,7 +118,7 @@ def prompt(position: int, *values: int) -> PromptRun:
     return PromptRun(position, values, tuple(None if place == 0 else [-1.0, []] for place in places))
 
 
-def test_a_prompt_is_told_by_positions_and_before_all_output() -> None:
+def test_prompt_tokens_are_folded_by_position_and_before_all_output() -> None:
     fold = folded(ASKING, prompt(0, 7), prompt(1, 8))
     assert fold.feed(EventId(6, 0), ASKING) == []
     assert fold.feed(EventId(6, 1), prompt(0, 7, 8)) == []
@@ -134,12 +134,12 @@ def test_a_prompt_is_told_by_positions_and_before_all_output() -> None:
     assert (fold.prompt_told, fold.last_id) == (3, EventId(6, 4))
 
 
-def test_an_error_ends_a_prompt_that_is_half_told() -> None:
+def test_an_error_ends_an_incomplete_prompt() -> None:
     error = Terminal((Ending(None, 0), Ending(None, 0)), Usage(3, 0), error=ErrorCode.CANCELLED)
     assert folded(ASKING, prompt(0, 7), error).terminal == error
 
 
-def test_what_is_told_of_a_prompt_is_progress_where_it_is_new() -> None:
+def test_new_prompt_tokens_are_progress() -> None:
     fold, counts = Fold(), []
     for epoch, brings in enumerate([None, None, prompt(0, 7), prompt(0, 7), None]):
         fold.feed(EventId(epoch, 0), ASKING)
@@ -149,13 +149,13 @@ def test_what_is_told_of_a_prompt_is_progress_where_it_is_new() -> None:
     assert counts == [0, 1, 2, 0, 1]
 
 
-def test_tokens_behind_a_hole_in_the_prompt_do_not_count() -> None:
+def test_tokens_after_a_gap_in_the_prompt_do_not_count() -> None:
     entries = [raw(1, 0, ASKING), raw(1, 1, prompt(0, 7)), raw(1, 3, tokens(0, 5)), raw(2, 0, ASKING)]
     fold = fold_log(entries)
     assert (fold.prompt_told, fold.tokens) == (1, [[], []])
 
 
-def test_a_whole_log_ignores_holes_contradictions_and_garbage() -> None:
+def test_folding_a_whole_log_ignores_gaps_conflicts_and_garbage() -> None:
     entries = [
         raw(1, 0, STARTED),
         raw(1, 1, tokens(0, 1, 2)),
@@ -182,7 +182,7 @@ SMALL = st.integers(0, 3)
 
 
 def mostly(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Something of the right type in nine of ten cases."""
+    """A value of the right type in nine of ten cases."""
     return st.integers(0, 9).flatmap(lambda dice: right if dice else ANY)
 
 
@@ -227,8 +227,8 @@ KINDS_AND_WIRES = st.sampled_from(sorted(WIRES)).flatmap(lambda kind: st.tuples(
 
 
 @given(st.lists(KINDS_AND_WIRES, max_size=6))
-def test_whatever_stands_in_a_log_it_folds(entries: list[tuple[str, Any]]) -> None:
-    """An entry is an event with every value of its type, or none at all."""
+def test_any_log_can_be_folded(entries: list[tuple[str, Any]]) -> None:
+    """An entry is an event whose values all have the right type, or it is no event."""
     log = [
         [f"5-{index}".encode(), [b"type", kind.encode(), b"payload", json.dumps(wire).encode()]]
         for index, (kind, wire) in enumerate(entries)
@@ -238,7 +238,7 @@ def test_whatever_stands_in_a_log_it_folds(entries: list[tuple[str, Any]]) -> No
         decoded = decode_entry(entry)
         if decoded is None:
             continue
-        if isinstance(decoded[1], Started):  # which whoever ends a request writes again
+        if isinstance(decoded[1], Started):  # rewritten by the process that ends the request
             for form in Form:
                 encode_event(decoded[1], form)
         with suppress(Gap, ReplyConflict):
@@ -259,7 +259,7 @@ def test_resume_ids() -> None:
 
 
 @pytest.mark.parametrize("early", [[[1, 2], []], [[1, 2, 3], [4]], [[], []]])
-def test_a_resumption_compares_tokens_however_they_come(early: list[list[int]]) -> None:
+def test_a_resumption_compares_tokens_however_they_are_cut(early: list[list[int]]) -> None:
     resumption = Resumption(ResumePoint.of_tokens(early))
     whole = [Run(1, 0, (4,)), Run(0, 0, (1,)), Run(0, 1, (2, 3))]
     caught_up = None
@@ -281,14 +281,14 @@ def test_a_resumption_of_other_tokens_is_a_conflict() -> None:
 @pytest.mark.parametrize(
     "text", ["", "3", "3-", "a-00000000", "3-xyz", "3,-00000000", ",".join("1" * 17) + "-00000000"]
 )
-def test_resume_ids_that_are_none(text: str) -> None:
+def test_invalid_resume_ids(text: str) -> None:
     with pytest.raises(InvalidRequest, match="Last-Event-ID"):
         ResumePoint.parse(text)
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=20), min_size=1, max_size=3), st.randoms())
 def test_the_resume_id_is_a_function_of_the_tokens_alone(choices: list[list[int]], dice: object) -> None:
-    """However the tokens were cut into events, and with repeats between them."""
+    """The resume id ignores how tokens were cut into events, and repeats among them."""
     fold, done, index = Fold(), [0] * len(choices), 0
     fold.feed(EventId(1, 0), replace(STARTED, n=len(choices)))
     while done != [len(choice) for choice in choices]:

@@ -1,4 +1,4 @@
-"""Random interleavings of workers whose numerics differ, readers, and faults; each run is told by its seed."""
+"""Random interleavings of workers with different numerics, readers, and faults; the seed determines each run."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ SEEDS = range(25)
 
 
 class Process:
-    """A scripted worker that takes one step at a time and may lose its connection, its memory or its lease anywhere."""
+    """A scripted worker that takes one step at a time and may lose its connection, memory or lease at any point."""
 
     def __init__(self, worker: ScriptedWorker, dice: random.Random) -> None:
         self.worker = worker
@@ -41,7 +41,7 @@ class Process:
         self.job: Job | None = None
 
     async def step(self) -> None:
-        """Do whatever is next; after any broken connection the next write to the log is an attach."""
+        """Do the next step; after a broken connection the next write to the log is an attach."""
         try:
             await self._work()
         except BrokerError:
@@ -73,7 +73,7 @@ class Process:
             self.claimed = None
 
     async def crash(self) -> None:
-        """A new process under a new name takes this one's place."""
+        """Replace this process by a new one under a new name."""
         await self.worker.close()
         self.claimed = self.job = None
         self.worker.name += "'"
@@ -89,7 +89,7 @@ class Process:
 
 
 class Chaos:
-    """Throws faults at a run. With `rewind`, Redis also forgets its newest writes, and every connection notices."""
+    """Injects faults into a run. With `rewind`, Redis also loses its newest writes, and every connection notices."""
 
     def __init__(
         self, dice: random.Random, link: Link, keys: Keys, processes: list[Process], watch: Watch, rewind: str | None
@@ -104,7 +104,7 @@ class Chaos:
         self.stream = keys.requests("normal")
 
     async def strike(self, server: RedisServer) -> None:
-        """One fault, or more often none."""
+        """Inject one fault, or more often none."""
         faults: list[Callable[[], Awaitable[object]]] = [
             self.kill_connection,
             self.kill_connection,
@@ -168,7 +168,7 @@ async def _run(chaos: Chaos, server: RedisServer) -> None:
 
 
 def _valid(tokens: list[int]) -> bool:
-    """Each token is what some worker would have said at its position, and none is missing."""
+    """Return whether each token is one that some worker would generate at its position, and none is missing."""
     return len(tokens) == LENGTH and all(token // 10 == position for position, token in enumerate(tokens))
 
 
@@ -176,7 +176,7 @@ Follow = Callable[[ReplyReader], Awaitable[tuple[Seen, ReplyConflict | None]]]
 
 
 async def _follow(reader: ReplyReader) -> tuple[Seen, ReplyConflict | None]:
-    """What a reader saw, and how it broke off."""
+    """Return what a reader saw, and how reading ended early, if it did."""
     seen = Seen()
     try:
         await follow_until(reader.subscribe(Watch("r1", "default")), seen, lambda seen: False)
@@ -186,13 +186,13 @@ async def _follow(reader: ReplyReader) -> tuple[Seen, ReplyConflict | None]:
 
 
 async def _always_conflict(reader: ReplyReader) -> tuple[Seen, ReplyConflict | None]:
-    """A reader that gives up on every reply."""
+    """A reader that reports a conflict on every reply."""
     seen, _ = await _follow(reader)
     return seen, ReplyConflict("as always")
 
 
 def _contradicts(log: Log, tokens: list[int]) -> bool:
-    """Whether the log says something else than `tokens`, or than itself, or ends with tokens missing."""
+    """Return whether the log contradicts `tokens` or itself, or ends with tokens missing."""
     known = dict(enumerate(tokens))
     for _, event in filter(None, map(decode_entry, log)):
         if isinstance(event, Started):
@@ -208,13 +208,13 @@ def _contradicts(log: Log, tokens: list[int]) -> bool:
 
 
 def _check(outcome: tuple[Seen, ReplyConflict | None], logs: list[Log]) -> None:
-    """One valid sequence with one end; or an error, for which one of the logs gave cause."""
+    """Check for one valid sequence with one end, or for an error that one of the logs justifies."""
     seen, conflict = outcome
     if conflict is None:
         assert _valid(seen.tokens[0]), seen
         assert len(seen.terminals) == 1
     else:
-        assert any(_contradicts(log, seen.tokens.get(0, [])) for log in logs), f"{conflict}: but nothing has changed"
+        assert any(_contradicts(log, seen.tokens.get(0, [])) for log in logs), f"{conflict}: but nothing changed"
 
 
 async def _scenario(
@@ -226,7 +226,7 @@ async def _scenario(
     rewind: str | None,
     follow: Follow = _follow,
 ) -> tuple[Seen, Seen]:
-    """One run; what a live and a late reader saw, both checked."""
+    """Run once, and check what a live and a late reader saw."""
     dice = random.Random(seed)
     request = make_request()
     accepted = await enqueue(link, keys, request)
@@ -258,7 +258,7 @@ async def _scenario(
 async def test_every_interleaving_reads_as_one_sequence_with_one_end(
     redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, seed: int
 ) -> None:
-    """Faults fall between any two steps; live and late readers see the same valid sequence."""
+    """Faults occur between any two steps; live and late readers see the same valid sequence."""
     seen, late = await _scenario(redis_server, link, keys, make_reader, seed, None)
     assert late.tokens == seen.tokens
     assert len(seen.terminals) == len(late.terminals) == 1
@@ -268,11 +268,11 @@ async def test_every_interleaving_reads_as_one_sequence_with_one_end(
 
 @pytest.mark.parametrize("rewind", ["*", "orca:reply:*"])
 @pytest.mark.parametrize("seed", range(15))
-async def test_where_redis_forgets_a_reader_sees_one_sequence_or_an_error(
+async def test_when_redis_loses_writes_a_reader_sees_one_sequence_or_an_error(
     redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, seed: int, rewind: str
 ) -> None:
-    """The newest writes are lost, of everything or of the logs alone: never a silently changed or shortened reply, and
-    an error only where something was changed.
+    """The newest writes are lost, of all keys or of the logs alone: never a silently changed or shortened reply, and an
+    error only if something changed.
     """
     await _scenario(redis_server, link, keys, make_reader, seed, rewind)
 
@@ -281,6 +281,6 @@ async def test_where_redis_forgets_a_reader_sees_one_sequence_or_an_error(
 async def test_a_reader_that_always_answers_conflict_is_caught(
     redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, rewind: str | None
 ) -> None:
-    """What these tests are worth: an error without a cause is one of theirs, too."""
+    """A check of these tests themselves: they catch an error without a cause."""
     with pytest.raises(AssertionError, match="nothing has changed"):
         await _scenario(redis_server, link, keys, make_reader, 0, rewind, _always_conflict)

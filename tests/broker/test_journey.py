@@ -1,4 +1,4 @@
-"""The whole way of a request through the broker, without faults."""
+"""The complete path of a request through the broker, without faults."""
 
 from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue

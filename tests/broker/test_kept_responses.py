@@ -1,4 +1,4 @@
-"""What is kept of a request beside its entry: written with it, its tenant's, bounded."""
+"""The record stored for a request next to its entry: written with the entry, owned by the tenant, bounded."""
 
 import time
 from dataclasses import replace
@@ -31,7 +31,7 @@ async def kept(responses: KeptResponses, link: Connection, *request_ids: str) ->
     return [request_id for request_id in request_ids if await responses.read(link, request_id) is not None]
 
 
-async def test_it_is_written_with_the_entry_and_lives_as_long_as_the_id_is_remembered(link: Link, keys: Keys) -> None:
+async def test_a_record_is_written_with_the_entry_and_lives_as_long_as_seen(link: Link, keys: Keys) -> None:
     responses = KeptResponses(keys, 10_000)
     request = replace(make_request("r1"), record=RECORD)
     assert b"record" not in request.fields()
@@ -40,15 +40,15 @@ async def test_it_is_written_with_the_entry_and_lives_as_long_as_the_id_is_remem
     lives_ms = await link.call_many([("PTTL", key) for key in (keys.response("r1"), keys.seen("r1"))])
     assert abs(lives_ms[0] - lives_ms[1]) < 100
     await enqueue(link, keys, replace(request, record="another"))
-    assert await responses.read(link, "r1") == RECORD.encode(), "of two requests with one id the first counts"
+    assert await responses.read(link, "r1") == RECORD.encode(), "of two requests with the same id the first counts"
 
 
-async def test_a_request_without_one_leaves_nothing(link: Link, keys: Keys) -> None:
+async def test_a_request_without_a_record_leaves_nothing(link: Link, keys: Keys) -> None:
     await enqueue(link, keys, make_request("r1"))
     assert await link.call("EXISTS", keys.response("r1")) == 0
 
 
-async def test_what_puts_a_lost_request_into_the_queue_again_writes_it_again(link: Link, keys: Keys) -> None:
+async def test_enqueueing_a_lost_request_again_writes_its_record_again(link: Link, keys: Keys) -> None:
     request = replace(make_request("r1"), record=RECORD)
     entry = (await enqueue(link, keys, request)).entry
     await link.call("XDEL", stream_of(keys, entry), entry.entry_id)
@@ -57,7 +57,7 @@ async def test_what_puts_a_lost_request_into_the_queue_again_writes_it_again(lin
     assert await KeptResponses(keys, 10_000).read(link, "r1") == RECORD.encode()
 
 
-async def test_beyond_the_bound_of_a_tenant_what_expires_first_goes(link: Link, keys: Keys) -> None:
+async def test_beyond_a_tenants_bound_the_first_to_expire_is_deleted(link: Link, keys: Keys) -> None:
     responses, now_ms = KeptResponses(keys, 350), int(time.time() * 1000)
     for number, in_ms in enumerate((90_000, 60_000, 70_000, 80_000)):
         await keep(responses, link, with_record(f"r{number}", deadline_ms=now_ms + in_ms))
@@ -68,7 +68,7 @@ async def test_beyond_the_bound_of_a_tenant_what_expires_first_goes(link: Link, 
     assert await kept(responses, link, "r0", "r2", "r3", "r4") == ["r4"]
 
 
-async def test_what_has_expired_counts_no_more(link: Link, keys: Keys) -> None:
+async def test_expired_records_do_not_count(link: Link, keys: Keys) -> None:
     responses, request = KeptResponses(keys, 250), with_record("r1")
     await enqueue(link, keys, request)
     await responses.count(link, request, expire_at_ms=int(time.time() * 1000) + 100_000)
@@ -98,14 +98,14 @@ async def test_deleting(link: Link, keys: Keys) -> None:
     assert await link.call("HGET", keys.response_bytes("default"), " total") == b"100"
 
 
-async def test_a_key_of_somebody_else_counts_as_missing(link: Link, keys: Keys) -> None:
+async def test_a_foreign_key_counts_as_missing(link: Link, keys: Keys) -> None:
     await link.call("HSET", keys.response("r1"), "a", "b")
     assert await KeptResponses(keys, 10_000).read(link, "r1") is None
 
 
 @pytest.mark.parametrize("queue_lanes", [1, 3])
 async def test_in_a_cluster(cluster: RedisCluster, queue_lanes: int) -> None:
-    """No command names keys of two slots; each lane has its share of the bound."""
+    """No command names keys of two hash slots; each lane has its share of the bound."""
     keys = Keys("demo", queue_lanes=queue_lanes)
     link = await connect(cluster.url, name="test")
     try:

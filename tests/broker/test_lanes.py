@@ -1,4 +1,4 @@
-"""A queue in several lanes: each is a queue of its own to Redis, and all of them are one to workers and gateways."""
+"""A queue in several lanes: separate queues to Redis, one queue to workers and gateways."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -40,7 +40,7 @@ def keys() -> Keys:
 
 @pytest.fixture
 async def link(cluster: RedisCluster, keys: Keys) -> AsyncIterator[Connection]:
-    """Each lane on a node of its own."""
+    """A link to a cluster with each lane on its own node."""
     for lane, node in zip(keys.each_lane, cluster.nodes, strict=True):
         if cluster.node_of(lane.dead) is not node:
             cluster.move(lane.dead, node)
@@ -62,7 +62,7 @@ def ids_of(claimed: Sequence[Claimed]) -> list[str | None]:
     return [one.request_id for one in claimed]
 
 
-def test_lanes_are_slots_of_their_own(keys: Keys, cluster: RedisCluster) -> None:
+def test_each_lane_has_its_own_hash_slot(keys: Keys, cluster: RedisCluster) -> None:
     one = Keys("demo")
     assert [lane.requests("high") for lane in keys.each_lane] == [
         one.requests("high"),
@@ -83,7 +83,7 @@ def test_lanes_are_slots_of_their_own(keys: Keys, cluster: RedisCluster) -> None
             Keys("demo", queue_lanes=lanes, lane=lane)
 
 
-async def test_claims_visit_the_lanes_in_turn(
+async def test_claims_visit_the_lanes_round_robin(
     link: Connection, keys: Keys, make_worker: MakeWorker, cluster: RedisCluster
 ) -> None:
     await enqueue_all(link, keys)
@@ -106,7 +106,7 @@ async def test_within_a_lane_classes_keep_their_order(
 
 
 @pytest.mark.parametrize("lane", range(LANES))
-async def test_a_wait_ends_with_what_comes_in_any_lane_and_nothing_is_lost(
+async def test_a_wait_ends_with_an_entry_in_any_lane_and_nothing_is_lost(
     link: Connection, keys: Keys, make_worker: MakeWorker, cluster: RedisCluster, lane: int
 ) -> None:
     await RequestQueue(link, keys).ensure_groups()
@@ -147,7 +147,7 @@ async def test_the_same_entry_id_in_two_lanes_is_two_requests(
     assert await RequestQueue(link, keys).find(jobs[1].request.id) is not None
 
 
-async def test_the_whole_way_of_requests_in_all_lanes(
+async def test_the_complete_path_of_requests_in_all_lanes(
     link: Connection, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader, cluster: RedisCluster
 ) -> None:
     reader = await make_reader(cluster.url)
@@ -197,7 +197,7 @@ async def test_dead_letters_of_all_lanes_are_listed_found_and_deleted(
     assert await find_letter(link, keys, "1-0.9") is None
 
 
-async def test_what_nobody_serves_is_swept_found_and_checked_in_all_lanes(link: Connection, keys: Keys) -> None:
+async def test_unserved_requests_are_swept_found_and_checked_in_all_lanes(link: Connection, keys: Keys) -> None:
     await RequestQueue(link, keys).ensure_groups()
     for request_id in IDS:
         late = make_request(request_id, deadline_ms=1_000_000_000_000)
@@ -214,7 +214,7 @@ async def test_what_nobody_serves_is_swept_found_and_checked_in_all_lanes(link: 
     assert verdicts == [Verdict.ENDED] * 6 + [Verdict.PRESENT] * 6
 
 
-async def test_clients_are_kept_in_the_lanes_of_their_requests(link: Connection, keys: Keys) -> None:
+async def test_clients_are_recorded_in_the_lanes_of_their_requests(link: Connection, keys: Keys) -> None:
     attendance = Attendance(keys, "g1", lease_ms=60_000, grace_ms=0)
     await attendance.tell(link, [(one, Reading.ACCEPTED) for one in IDS])
     assert await attendance.departed(link) == []
@@ -228,7 +228,7 @@ async def test_clients_are_kept_in_the_lanes_of_their_requests(link: Connection,
     assert await attendance.departed(link) == []
 
 
-async def test_a_lane_whose_node_is_away_keeps_nothing_from_the_others(
+async def test_a_lane_whose_node_is_down_does_not_block_the_others(
     link: Connection, keys: Keys, make_worker: MakeWorker, cluster: RedisCluster
 ) -> None:
     await enqueue_all(link, keys)

@@ -1,4 +1,4 @@
-"""Whoever follows a reply late sees all of it, though what others have seen is kept in sum alone."""
+"""A late follower of a reply sees all of it, although the reader keeps only a summary of what others have seen."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.redis_server import RedisServer
 WATCH = Watch("r1", "default")
 
 
-async def test_all_of_it_from_a_log_that_goes_on(
+async def test_a_late_follower_gets_a_running_reply_in_full(
     redis_server: RedisServer, make_reader: MakeReader, begin: Begin
 ) -> None:
     worker, job = await begin(2)
@@ -33,7 +33,9 @@ async def test_all_of_it_from_a_log_that_goes_on(
     assert seen.resume_id == of_late.resume_id
 
 
-async def test_all_of_it_once_it_has_ended(redis_server: RedisServer, make_reader: MakeReader, begin: Begin) -> None:
+async def test_a_late_follower_gets_an_ended_reply_in_full(
+    redis_server: RedisServer, make_reader: MakeReader, begin: Begin
+) -> None:
     worker, job = await begin(2)
     await worker.end(job, [worker.next_run(job)])
     reader = await make_reader(redis_server.url)
@@ -43,7 +45,7 @@ async def test_all_of_it_once_it_has_ended(redis_server: RedisServer, make_reade
     assert (late.tokens[0], late.workers, len(late.terminals)) == (expected(3), ["w1"], 1)
 
 
-async def test_the_rest_of_it_for_one_who_resumes(
+async def test_a_resuming_follower_gets_the_rest(
     redis_server: RedisServer, make_reader: MakeReader, begin: Begin
 ) -> None:
     worker, job = await begin(2)

@@ -1,4 +1,4 @@
-"""One connection: pipelining, errors, and dying for ever."""
+"""One connection: pipelining, errors, and permanent closing."""
 
 import asyncio
 import shutil
@@ -37,7 +37,7 @@ async def test_call_many_keeps_errors_in_their_places(link: Link) -> None:
     assert await link.call_many([]) == []
 
 
-async def test_a_servers_no_is_raised(link: Link) -> None:
+async def test_a_server_error_is_raised(link: Link) -> None:
     with pytest.raises(ResponseError, match="unknown command"):
         await link.call("NOSUCHCOMMAND")
     with pytest.raises(NoScriptError):
@@ -62,7 +62,7 @@ async def test_of_a_command_that_a_script_may_not_run_it_is_told_where_it_is_nam
 
 
 @pytest.mark.parametrize("write", [("SET", "key", "1"), ("EVAL", "return redis.call('SET', KEYS[1], '1')", 1, "key")])
-async def test_a_server_that_has_become_a_replica_is_left(
+async def test_the_link_leaves_a_server_that_became_a_replica(
     own_redis: Callable[..., RedisServer], open_link: OpenLink, write: tuple[str | int, ...]
 ) -> None:
     server = own_redis()
@@ -83,7 +83,7 @@ async def test_a_cancelled_call_leaves_the_replies_in_step(link: Link) -> None:
         await slow
 
 
-async def test_what_is_to_come_in_order_does_so_where_the_server_knows_no_script(link: Link) -> None:
+async def test_order_is_kept_when_the_server_lacks_a_script(link: Link) -> None:
     text = "return redis.call('INCR', KEYS[1])"
     count = Script("count", text, sha1(text.encode()).hexdigest())
     for expected in ([1, b"1", 2, b"2"], [3, b"3", 4, b"4"]):
@@ -92,7 +92,7 @@ async def test_what_is_to_come_in_order_does_so_where_the_server_knows_no_script
     assert await link.call_in_order([]) == []
 
 
-async def test_scripts_are_taught_once_and_again_after_a_flush(link: Link) -> None:
+async def test_scripts_are_loaded_once_and_again_after_a_flush(link: Link) -> None:
     script = ENTRY_STATE
     for _ in range(2):
         assert await link.run(script, ["nothing"], ["workers", "1-1"]) == [0, b"", 0, 0]
@@ -104,7 +104,7 @@ async def test_scripts_are_taught_once_and_again_after_a_flush(link: Link) -> No
         await link.run(broken, [], [])
 
 
-async def test_a_killed_connection_ends_everything_that_is_in_flight(
+async def test_a_killed_connection_ends_everything_in_flight(
     redis_server: RedisServer, link: Link, open_link: OpenLink
 ) -> None:
     victim = await open_link(redis_server.url)
@@ -119,7 +119,7 @@ async def test_a_killed_connection_ends_everything_that_is_in_flight(
         await victim.call("PING")
 
 
-async def test_a_reply_that_never_comes_kills_the_link(own_redis: Any, open_link: OpenLink) -> None:
+async def test_a_missing_reply_kills_the_link(own_redis: Any, open_link: OpenLink) -> None:
     server = own_redis()
     link = await open_link(server.url, reply_timeout_s=2.5)
     server.freeze()
@@ -164,7 +164,7 @@ async def test_close_is_final_and_may_be_repeated(redis_server: RedisServer) -> 
 
 
 class Observed:
-    """Counts what a link tells."""
+    """Counts what a link reports."""
 
     def __init__(self) -> None:
         self.commands, self.durations, self.breaks = 0, list[float](), 0
@@ -180,14 +180,14 @@ class Observed:
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_an_observer_is_told_of_commands_round_trips_and_breaks(
+async def test_an_observer_sees_commands_round_trips_and_breaks(
     redis_server: RedisServer, link: Link, blocking: bool
 ) -> None:
     observed = Observed()
     closed = await Link.open(redis_server.url, observer=observed, blocking=blocking)
     await closed.call_many([("PING",), ("PING",)])
     await closed.close()
-    assert (observed.commands, observed.breaks) == (3, 0)  # CLIENT ID when it was opened
+    assert (observed.commands, observed.breaks) == (3, 0)  # CLIENT ID when the link was opened
     assert len(observed.durations) == (0 if blocking else 2)
     assert all(seconds >= 0 for seconds in observed.durations)
     killed = await Link.open(redis_server.url, observer=observed, blocking=blocking)
@@ -246,7 +246,7 @@ async def test_an_absent_server_is_a_lost_link() -> None:
         await Link.open("http://127.0.0.1:1")
 
 
-async def test_a_server_that_does_not_answer_is_told_as_such() -> None:
+async def test_a_server_that_does_not_answer_is_reported_as_such() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"redis://user:word@127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(LinkLost, match=r"cannot connect: no answer within 0\.2 s"):
@@ -258,8 +258,8 @@ def test_codes_of_errors() -> None:
     assert Unwritable(ResponseError("something")).code == "ERR"
 
 
-async def test_an_open_that_is_cancelled_anywhere_is_over(redis_server: RedisServer, link: Link) -> None:
-    """No cancellation is swallowed on the way, and no connection is left behind."""
+async def test_an_open_cancelled_at_any_point_leaves_nothing(redis_server: RedisServer, link: Link) -> None:
+    """No cancellation is swallowed, and no connection remains open."""
     before = (await link.call("CLIENT", "LIST")).count(b"id=")
     for steps in range(40):
         opening = asyncio.create_task(Link.open(redis_server.url, name="cancelled"))
@@ -279,17 +279,15 @@ async def test_an_open_that_is_cancelled_anywhere_is_over(redis_server: RedisSer
 def _make_certificate(key: Path, certificate: Path) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("no openssl to make a certificate with")
+        pytest.skip("no openssl to create a certificate with")
     make = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([openssl, *make.split(), *files], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
-async def test_replies_that_come_as_expected_are_not_made(
-    redis_server: RedisServer, open_link: OpenLink, cut: int
-) -> None:
-    """However the bytes are cut; where one differs, all replies of that write are made, and those of the others not."""
+async def test_expected_replies_are_not_parsed(redis_server: RedisServer, open_link: OpenLink, cut: int) -> None:
+    """However the bytes are cut; if one reply differs, all replies of its write are parsed, but no others."""
     link = await open_link(redis_server.url)
     received = link._received
 
@@ -310,10 +308,10 @@ async def test_replies_that_come_as_expected_are_not_made(
     assert link.alive
 
 
-async def test_what_goes_along_is_ahead_of_the_next_write_and_in_one_piece_with_it(
+async def test_piggybacked_commands_precede_the_next_write_in_one_piece(
     redis_server: RedisServer, open_link: OpenLink
 ) -> None:
-    """Whatever that write expects for itself; the observer hears of all commands."""
+    """Whatever that write itself expects; the observer sees all commands."""
     observed = Observed()
     link = await open_link(redis_server.url, observer=observed)
     before = observed.commands
@@ -328,7 +326,7 @@ async def test_what_goes_along_is_ahead_of_the_next_write_and_in_one_piece_with_
     assert await link.call("GET", "along") == b"3"
 
 
-async def test_what_goes_along_waits_for_no_other_write(redis_server: RedisServer, open_link: OpenLink) -> None:
+async def test_piggybacked_commands_wait_for_no_other_write(redis_server: RedisServer, open_link: OpenLink) -> None:
     link, other = await open_link(redis_server.url), await open_link(redis_server.url)
     waiting = asyncio.ensure_future(other.call("BLPOP", "posted", 10))
     link.post_along([("RPUSH", "posted", "x")])

@@ -1,4 +1,4 @@
-"""Who is there."""
+"""Which workers are present."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ from tests.broker.scripted import enqueue, make_request
 from tests.redis_server import RedisServer
 
 
-async def test_workers_are_listed_from_their_first_beat(
+async def test_workers_are_listed_from_their_first_heartbeat(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     assert await list_workers(link, keys) == []
@@ -31,8 +31,8 @@ async def test_workers_are_listed_from_their_first_beat(
     assert not worker.alive
 
 
-async def test_a_worker_that_was_forgotten_is_there_again_with_its_next_beat(link: Link, keys: Keys) -> None:
-    """Its hash expires while the machine stands still, and somebody, itself even, tidies up."""
+async def test_a_forgotten_worker_reappears_with_its_next_heartbeat(link: Link, keys: Keys) -> None:
+    """Its hash expires while the machine is stopped, and a process, possibly the worker itself, cleans up."""
     presence = Presence(link, keys, "w1")
     await presence.beat({"state": "serving"}, ttl_ms=50_000)
     await link.call("DEL", keys.worker("w1"))

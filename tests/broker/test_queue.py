@@ -36,7 +36,7 @@ async def test_rivals_enqueue_once(redis_server: RedisServer, keys: Keys, open_l
     assert [result.duplicate for result in results].count(False) == 1
 
 
-async def test_what_remembers_a_request_outlives_its_deadline(link: Link, keys: Keys) -> None:
+async def test_the_seen_key_outlives_the_deadline(link: Link, keys: Keys) -> None:
     request = make_request()
     await enqueue(link, keys, request)
     ttl_ms = await link.call("PTTL", keys.seen(request.id))
@@ -51,7 +51,7 @@ async def test_a_bare_add_is_served_and_then_remembered(
     entry_id = await link.call("XADD", keys.requests("low"), "*", *bare_fields(_of_class(request, "low")))
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
-    await worker.link.call("PING")  # the mark goes along
+    await worker.link.call("PING")  # the mark is written together with this command
     found = await RequestQueue(link, keys).find(request.id)
     assert found == Mark(claimed.ref)
     assert str(found) == f"low {entry_id.decode()}"
@@ -70,10 +70,10 @@ async def test_a_bare_add_with_a_far_deadline_is_not_remembered_for_years(
     assert 0 < left_ms <= MAX_DEADLINE_AHEAD_MS + RETENTION_MS + 60_000
 
 
-async def test_a_group_begins_before_everything(
+async def test_a_group_starts_at_the_beginning_of_the_stream(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """What was posted before any worker lived is served; a group that somebody deletes is made again."""
+    """Requests posted before any worker started are served; a deleted group is recreated."""
     await link.call("XADD", keys.requests("normal"), "*", *bare_fields(make_request()))
     worker = await make_worker(redis_server.url, "w1")
     assert await worker.claimer.expired(1) == []
@@ -81,13 +81,13 @@ async def test_a_group_begins_before_everything(
     await link.call("XGROUP", "DESTROY", keys.requests("normal"), GROUP)
     assert await worker.claimer.unknown(()) == []
     again = await worker.claimer.new(1)
-    assert [one.fields[b"id"] for one in again] == [b"r1"], "a new group begins at 0, too"
+    assert [one.fields[b"id"] for one in again] == [b"r1"], "a new group begins at 0 too"
 
 
 async def test_a_group_deleted_under_a_waiting_worker(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """It notices, makes the group again, and gets what comes next."""
+    """The worker notices, recreates the group, and gets the next request."""
     await ensure_groups(link, keys)
     worker = await make_worker(redis_server.url, "w1")
     waiting = asyncio.create_task(worker.wait_for_work(4000))

@@ -1,4 +1,4 @@
-"""The queue seen from outside: length, age, workers."""
+"""The queue's externally visible state: length, age, workers."""
 
 import time
 
@@ -13,13 +13,13 @@ from tests.redis_server import RedisServer
 NOBODY = {"serving": 0, "draining": 0, "stalled": 0}
 
 
-async def test_a_queue_that_was_never_used_is_empty(link: Link, keys: Keys) -> None:
+async def test_an_unused_queue_is_empty(link: Link, keys: Keys) -> None:
     state = await read_queue_state(link, keys)
     assert state.lengths == state.ages_s == dict.fromkeys(CLASSES, 0)
     assert state.workers == NOBODY
 
 
-async def test_length_counts_all_entries_and_age_only_what_nobody_claimed(
+async def test_length_counts_all_entries_and_age_only_unclaimed_ones(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     begin_ms = await link.server_time_ms()
@@ -44,7 +44,7 @@ async def test_length_counts_all_entries_and_age_only_what_nobody_claimed(
     assert (await read_queue_state(link, keys)).ages_s["normal"] == 0
 
 
-async def test_an_entry_that_was_claimed_and_ended_leaves_no_age(
+async def test_a_claimed_and_ended_entry_leaves_no_age(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     await enqueue(link, keys, make_request("r1"))

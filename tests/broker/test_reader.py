@@ -23,7 +23,7 @@ from tests.redis_waiting import wait_until
 async def test_many_replies_at_once(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """Two hundred subscribers, subscribed before and while the tokens come, over two connections."""
+    """Two hundred subscribers, who subscribe before and while the tokens arrive, over two connections."""
     reader = await make_reader(redis_server.url)
     worker = await make_worker(redis_server.url, "w1")
     following, jobs = [], []
@@ -61,10 +61,10 @@ async def test_a_new_subscription_does_not_wait_for_the_blocked_read(
             assert seen.tokens[0] == [0]
 
 
-async def test_a_slow_subscriber_delays_nobody(
+async def test_a_slow_subscriber_delays_no_other(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """Two follow one reply, one of them never reads until the end: both see all of it."""
+    """Two follow one reply; one of them reads nothing until the end: both see all of it."""
     reader = await make_reader(redis_server.url)
     worker = await make_worker(redis_server.url, "w1")
     await enqueue(link, keys, make_request())
@@ -137,7 +137,7 @@ async def test_resuming(
 async def test_a_resume_point_inside_an_event_cuts_it(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """After a takeover events may be cut elsewhere; the client's position is what counts."""
+    """After a takeover events may be cut differently; the client's position counts."""
     reader = await make_reader(redis_server.url)
     worker = await make_worker(redis_server.url, "w1")
     await enqueue(link, keys, make_request())
@@ -170,7 +170,7 @@ async def test_a_log_that_ends_short_of_the_resume_point(
 async def test_tenants(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """A log is shown to its tenant only, and nothing is shown before that is known."""
+    """A log is shown to its tenant only, and nothing is shown before the tenant is known."""
     reader = await make_reader(redis_server.url)
     worker = await make_worker(redis_server.url, "w1")
     await enqueue(link, keys, make_request(tenant="acme"))
@@ -187,7 +187,7 @@ async def test_tenants(
         await anext(reader.subscribe(Watch("headless", "default")))
 
 
-async def test_a_key_that_is_no_stream_silences_nobody_else(
+async def test_a_key_that_is_no_stream_silences_no_other_reply(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
     reader = await make_reader(redis_server.url)
@@ -226,7 +226,7 @@ async def test_closing_ends_a_waiting_iteration(redis_server: RedisServer, make_
 async def test_a_reader_outlives_a_restart(
     own_redis: Any, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """Redis is killed and comes back with everything: the reply goes on where it was."""
+    """Redis is killed and restarts with all its data: the reply continues from its position."""
     server = own_redis(aof="always")
     worker = await make_worker(server.url, "w1")
     await enqueue(worker.link, keys, make_request())

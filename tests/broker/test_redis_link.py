@@ -19,7 +19,7 @@ from tests.ports import free_port
 from tests.redis_server import RedisServer
 
 
-async def test_those_who_wait_for_a_redis_that_is_down_try_seldom_and_together() -> None:
+async def test_callers_that_wait_for_a_redis_that_is_down_retry_seldom_and_together() -> None:
     num_tries = 0
 
     def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,7 +36,7 @@ async def test_those_who_wait_for_a_redis_that_is_down_try_seldom_and_together()
     assert 2 <= num_tries <= 10  # pauses of at least 25, 50, 100, 200, 400 and then 500 ms
 
 
-async def test_a_link_that_has_broken_is_opened_anew_at_once(redis_server: RedisServer) -> None:
+async def test_a_broken_link_is_reopened_at_once(redis_server: RedisServer) -> None:
     redis = RedisLink(redis_server.url, "gateway-1")
     first = await redis.get()
     await first.close()
@@ -73,9 +73,7 @@ async def test_a_master_that_waits_for_replicas_is_waited_for(redis_server: Redi
     assert len(attempts) == 2
 
 
-async def test_a_server_that_runs_somebodys_slow_script_is_waited_for(
-    redis_server: RedisServer, open_link: OpenLink
-) -> None:
+async def test_a_server_that_runs_a_slow_script_is_waited_for(redis_server: RedisServer, open_link: OpenLink) -> None:
     redis = RedisLink(redis_server.url, "gateway-1")
     other, killer = await open_link(redis_server.url), await open_link(redis_server.url)
     attempts: list[ResponseError] = []
@@ -94,7 +92,7 @@ async def test_a_server_that_runs_somebodys_slow_script_is_waited_for(
     await link.call("CONFIG", "SET", "lua-time-limit", 10)
     slow = asyncio.create_task(other.call("EVAL", "while true do end", 0))
     try:
-        while not attempts:  # it has not begun yet
+        while not attempts:  # the script has not begun yet
             with suppress(ResponseError):
                 await redis.patiently(read, time.monotonic())
         assert await redis.patiently(read, time.monotonic() + PATIENCE_S) == 0
@@ -106,7 +104,7 @@ async def test_a_server_that_runs_somebodys_slow_script_is_waited_for(
     assert len(attempts) == 2
 
 
-async def test_who_waits_for_a_link_that_was_closed_waits_no_longer() -> None:
+async def test_closing_a_link_ends_all_waits_for_it() -> None:
     redis = RedisLink(f"redis://127.0.0.1:{free_port()}", "gateway-1")
     with pytest.raises(LinkLost):
         await redis.get()
@@ -116,7 +114,7 @@ async def test_who_waits_for_a_link_that_was_closed_waits_no_longer() -> None:
         await waiting
 
 
-async def test_the_servers_clock_is_known_whatever_becomes_of_this_hosts(
+async def test_the_servers_clock_is_known_whatever_the_host_clock_does(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis = RedisLink(redis_server.url, "gateway-1")

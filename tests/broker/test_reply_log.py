@@ -1,4 +1,4 @@
-"""The writing end: one write for many logs, and what it means when that fails."""
+"""The writing side: one write for many logs, and what a failed write means."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ def _kinds(results: list[BrokerError | None]) -> list[type]:
 async def test_each_log_fares_on_its_own(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """One is fenced, one is gone, one sits on a dead link, one is busy; the others are written."""
+    """One log is fenced, one is gone, one is on a dead link, one is busy; the others are written."""
     alive, dead = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
     jobs = [*await take_jobs(link, keys, alive, 4), *await take_jobs(link, keys, dead, 1)]
     fenced, gone = jobs[1], jobs[2]
@@ -48,7 +48,7 @@ async def test_each_log_fares_on_its_own(
 async def test_a_cancelled_write_ends_the_epoch_of_every_log_in_it(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Over two links: what was sent may stand in the logs or not, so nothing is sent behind it."""
+    """Over two links: the logs may or may not contain what was sent, so nothing is sent after it."""
     workers = [await make_worker(redis_server.url, f"w{i}") for i in range(2)]
     jobs = [job for worker in workers for job in await take_jobs(link, keys, worker, 2)]
     writing = asyncio.create_task(append_many(_events(workers[0], jobs)))
@@ -63,7 +63,7 @@ async def test_a_cancelled_write_ends_the_epoch_of_every_log_in_it(
 async def test_a_link_that_dies_during_the_write(
     own_redis: Any, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
 ) -> None:
-    """Redis hangs: every log in the write is void, and says so once the reply is overdue."""
+    """Redis hangs: every log in the write is void, and reports it once the reply is overdue."""
     server = own_redis()
     link = await open_link(server.url)
     worker = await make_worker(server.url, "w1")

@@ -1,4 +1,4 @@
-"""A cluster of three real nodes behind one connection: keys find their nodes, also while slots move and nodes die."""
+"""A cluster of three real nodes behind one connection: keys reach their nodes, even while slots move and nodes die."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -59,7 +59,7 @@ def other_node(cluster: RedisCluster, key: str) -> Any:
 
 
 async def running(worker: ScriptedWorker, link: Connection, keys: Keys, *request_ids: str) -> list[Job]:
-    """Requests in the hands of a worker, by the order of their ids."""
+    """Requests claimed by a worker, in the order of their ids."""
     jobs = []
     for request_id in request_ids:
         await enqueue(link, keys, make_request(request_id, max_tokens=100))
@@ -68,7 +68,7 @@ async def running(worker: ScriptedWorker, link: Connection, keys: Keys, *request
 
 
 async def logged(link: Connection, keys: Keys, job: Job) -> list[int]:
-    """The tokens that stand in the log."""
+    """The tokens in the log."""
     return fold_log(await link.call("XRANGE", keys.reply(job.request.id), "-", "+")).tokens[0]
 
 
@@ -92,12 +92,12 @@ async def test_each_command_goes_to_the_node_of_its_key(cluster: RedisCluster, r
     assert [type(reply) for reply in wrong] == [bytes, ResponseError, bytes]
 
 
-async def test_a_script_runs_where_its_keys_are_and_is_taught_to_each_node(router: Router) -> None:
+async def test_a_script_runs_on_the_node_of_its_keys_and_is_loaded_on_each_node(router: Router) -> None:
     calls = [ENTRY_STATE.call([name], [GROUP, "1-1"]) for name in NAMES]
     assert await router.call_many(calls) == [[0, b"", 0, 0]] * len(NAMES)
 
 
-async def test_a_slot_that_has_moved_is_found_and_remembered(cluster: RedisCluster, router: Router) -> None:
+async def test_a_moved_slot_is_found_and_remembered(cluster: RedisCluster, router: Router) -> None:
     await router.call("SET", "moves", "1")
     target = other_node(cluster, "moves")
     cluster.move("moves", target)
@@ -107,7 +107,7 @@ async def test_a_slot_that_has_moved_is_found_and_remembered(cluster: RedisClust
     assert node.port == target.port
 
 
-async def test_a_key_that_is_already_there_is_asked_for(cluster: RedisCluster, router: Router) -> None:
+async def test_an_already_migrated_key_is_reached_with_asking(cluster: RedisCluster, router: Router) -> None:
     await router.call("SET", "asked", "1")
     source = cluster.node_of("asked")
     with cluster.moving("asked", other_node(cluster, "asked")):
@@ -120,7 +120,7 @@ async def test_a_key_that_is_already_there_is_asked_for(cluster: RedisCluster, r
     assert await router.call("GET", "asked") == b"2"
 
 
-async def test_the_whole_way_of_requests_over_all_nodes(
+async def test_the_complete_path_of_requests_over_all_nodes(
     cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
     ids = [f"r{number}" for number in range(12)]
@@ -148,7 +148,7 @@ async def test_the_whole_way_of_requests_over_all_nodes(
     assert await RequestQueue(router, keys).depth() == 0
 
 
-async def test_tokens_for_a_log_that_has_moved_are_refused_and_the_next_epoch_goes_on_there(
+async def test_tokens_for_a_moved_log_are_refused_and_the_next_epoch_continues_there(
     cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker
 ) -> None:
     worker = await make_worker(cluster.url, "w1")
@@ -170,7 +170,7 @@ async def test_tokens_for_a_log_that_has_moved_are_refused_and_the_next_epoch_go
     assert not job.log.writable
 
 
-async def test_a_log_is_written_and_read_on_while_its_slot_is_being_moved(
+async def test_a_log_is_written_and_read_while_its_slot_moves(
     cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
     reader = await make_reader(cluster.url)
@@ -186,14 +186,14 @@ async def test_a_log_is_written_and_read_on_while_its_slot_is_being_moved(
         for _ in range(3):
             await worker.step(again)
         writer = TokenWriter(lambda _: None, lambda *_: None)
-        assert writer.open(again.log, [0, 10, 20, 30], 4) is None  # what says ASKING is written singly
-    await worker.step(again)  # the node that it is written to serves the slot by now
+        assert writer.open(again.log, [0, 10, 20, 30], 4) is None  # commands with ASKING are written one by one
+    await worker.step(again)  # the node that receives the write serves the slot by now
     await worker.end(again)
     seen = await following
     assert (seen.tokens[0], len(seen.terminals)) == (expected(5), 1)
 
 
-async def test_a_new_log_begins_where_its_slot_is_going_to_be(
+async def test_a_new_log_begins_on_the_node_that_its_slot_moves_to(
     cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker
 ) -> None:
     worker = await make_worker(cluster.url, "w1")
@@ -208,7 +208,7 @@ async def test_a_new_log_begins_where_its_slot_is_going_to_be(
 
 
 @pytest.mark.parametrize("num_keys", [0, 1000], ids=["no key moved yet", "all keys moved"])
-async def test_leases_are_renewed_while_the_slot_of_the_queue_is_being_moved(
+async def test_leases_are_renewed_while_the_queues_slot_moves(
     cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker, num_keys: int
 ) -> None:
     worker = await make_worker(cluster.url, "w1")
@@ -220,7 +220,7 @@ async def test_leases_are_renewed_while_the_slot_of_the_queue_is_being_moved(
         assert [lease.cancelled for lease in (await worker.renew(*jobs)).values()] == [False, True]
 
 
-async def test_a_queue_whose_slot_moves_goes_on_where_it_has_gone(
+async def test_a_queue_whose_slot_moves_continues_on_the_new_node(
     cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker
 ) -> None:
     worker = await make_worker(cluster.url, "w1")
@@ -234,7 +234,7 @@ async def test_a_queue_whose_slot_moves_goes_on_where_it_has_gone(
     assert await RequestQueue(router, keys).depth() == 0
 
 
-async def test_what_a_dead_node_serves_is_away_and_nothing_else(cluster: RedisCluster, router: Router) -> None:
+async def test_only_the_slots_of_a_dead_node_are_unavailable(cluster: RedisCluster, router: Router) -> None:
     await router.call_many([("SET", name, name) for name in NAMES])
     dead = cluster.node_of(NAMES[0])
     dead.kill()
@@ -257,9 +257,7 @@ async def test_what_a_dead_node_serves_is_away_and_nothing_else(cluster: RedisCl
     await again.close()
 
 
-async def test_where_the_named_node_is_gone_those_are_asked_that_were_heard_of(
-    cluster: RedisCluster, router: Router
-) -> None:
+async def test_if_the_named_node_is_gone_other_known_nodes_are_asked(cluster: RedisCluster, router: Router) -> None:
     named = cluster.nodes[0]
     assert cluster.url.endswith(f":{named.port}")
     named.kill()
@@ -273,13 +271,15 @@ async def test_where_the_named_node_is_gone_those_are_asked_that_were_heard_of(
         cluster.wait_whole()
 
 
-async def test_a_node_that_was_taken_out_or_refuses_to_tell_keeps_nobody_from_the_others(
+async def test_a_removed_or_refusing_node_does_not_block_the_others(
     cluster: RedisCluster, stranger: RedisServer
 ) -> None:
     with pytest.raises(LinkLost, match="it belongs to no cluster, or to one that serves nothing"):
         await connect(f"redis+cluster://127.0.0.1:{stranger.port}")
     rights = "on >word resetkeys ~* -@all +client|id +set"
-    for node, more in zip(cluster.nodes[:2], ["", " +cluster|slots"], strict=True):  # it refuses as one that is loading
+    for node, more in zip(
+        cluster.nodes[:2], ["", " +cluster|slots"], strict=True
+    ):  # it refuses, as a loading node does
         with node.client() as client:
             client.execute_command("ACL", "SETUSER", "limited", *(rights + more).split())
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in (stranger, *cluster.nodes[:2]))
@@ -296,10 +296,10 @@ async def test_a_node_that_was_taken_out_or_refuses_to_tell_keeps_nobody_from_th
                 client.acl_deluser("limited")
 
 
-async def test_a_master_that_was_replaced_without_hearing_of_it_is_left(
+async def test_a_master_replaced_without_its_knowledge_is_abandoned(
     cluster: RedisCluster, stranger: RedisServer
 ) -> None:
-    with stranger.client() as client:  # all slots but one: it takes its cluster for down, as one that is cut off does
+    with stranger.client() as client:  # all slots but one: it considers its cluster down, as a partitioned node does
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16382)
     url = f"redis+cluster://127.0.0.1:{stranger.port},127.0.0.1:{cluster.nodes[1].port}"
     router = await connect(url)
@@ -316,7 +316,7 @@ async def test_a_master_that_was_replaced_without_hearing_of_it_is_left(
     await again.close()
 
 
-async def test_nobody_answers_or_it_is_no_cluster(redis_server: Any, cluster: RedisCluster) -> None:
+async def test_no_node_answers_or_the_server_is_no_cluster(redis_server: Any, cluster: RedisCluster) -> None:
     with pytest.raises(LinkLost, match=r"no node of the cluster answers \(127.0.0.1:1: cannot connect"):
         await connect("redis+cluster://127.0.0.1:1")
     with pytest.raises(ResponseError, match="cluster support disabled"):
@@ -325,7 +325,7 @@ async def test_nobody_answers_or_it_is_no_cluster(redis_server: Any, cluster: Re
     await connection.close()
 
 
-async def test_the_rights_that_a_cluster_takes_beside_those_of_a_server(cluster: RedisCluster) -> None:
+async def test_the_permissions_that_a_cluster_needs_in_addition(cluster: RedisCluster) -> None:
     rights = "on >word resetkeys ~* -@all +asking +client|id +client|setname +cluster|slots +get +set"
     for node in cluster.nodes:
         with node.client() as client:

@@ -21,7 +21,7 @@ def sentinels(redis_binary: str, tmp_path: Path) -> Iterator[Sentinels]:
     site.stop()
 
 
-async def test_a_link_leads_to_the_master_and_after_a_promotion_a_new_one_to_the_new_one(sentinels: Sentinels) -> None:
+async def test_a_link_leads_to_the_master_and_a_new_link_to_the_promoted_one(sentinels: Sentinels) -> None:
     master, replica = sentinels.servers
     link = await connect(sentinels.url)
     assert link.server == f"127.0.0.1:{master.port}"
@@ -49,7 +49,7 @@ async def test_a_link_to_a_frozen_master_follows_the_sentinels_to_the_new_one(se
     assert link.server == f"127.0.0.1:{replica.port}"
     await link.call("SET", "key", "on the new one")
     sentinels.wait_promoted()
-    await asyncio.sleep(2 * LOOK_S)  # a later word of the same failover leaves the link alone
+    await asyncio.sleep(2 * LOOK_S)  # a later message of the same failover leaves the link alone
     assert await link.call("GET", "key") == b"on the new one"
     await link.close()
 
@@ -68,7 +68,7 @@ async def test_a_link_follows_sentinels_that_forgot_the_failovers_of_before(sent
     master.thaw()
 
 
-async def test_sentinels_that_are_away_or_know_nothing_are_passed_over(sentinels: Sentinels) -> None:
+async def test_unreachable_or_ignorant_sentinels_are_skipped(sentinels: Sentinels) -> None:
     port = sentinels.ports[0]
     link = await connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/orca")
     await link.close()
@@ -76,13 +76,13 @@ async def test_sentinels_that_are_away_or_know_nothing_are_passed_over(sentinels
         await connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/other")
 
 
-async def test_of_two_words_that_of_the_newer_failover_counts(sentinels: Sentinels) -> None:
+async def test_the_message_of_the_newer_failover_counts(sentinels: Sentinels) -> None:
     sentinels.freeze_sentinel()
     sentinels.promote()
     sentinels.wait_promoted(2)
     sentinels.servers[0].kill()
     link = await connect(sentinels.url)
-    sentinels.thaw_sentinel()  # for a moment it still names the old one
+    sentinels.thaw_sentinel()  # for a moment it still names the old master
     assert await link.call("SET", "key", "1") == b"OK"
     sentinels.wait_promoted()
     assert link.server == f"127.0.0.1:{sentinels.servers[1].port}"
@@ -90,7 +90,7 @@ async def test_of_two_words_that_of_the_newer_failover_counts(sentinels: Sentine
     await link.close()
 
 
-async def test_a_replica_that_a_sentinel_still_takes_for_the_master_is_not_used(sentinels: Sentinels) -> None:
+async def test_a_replica_that_a_sentinel_still_names_as_master_is_not_used(sentinels: Sentinels) -> None:
     with sentinels.servers[0].client() as master:
         master.replicaof("127.0.0.1", 1)
     with pytest.raises(LinkLost, match="is no master but a slave"):

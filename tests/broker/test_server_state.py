@@ -1,4 +1,4 @@
-"""The Redis server as it describes itself."""
+"""The state that a Redis server reports about itself."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.redis_server import RedisServer
 
 
 async def once(link: Link, holds: Callable[[ServerState], object]) -> ServerState:
-    """The state, as soon as `holds` is true of it."""
+    """Return the state as soon as `holds` is true of it."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             state = await read_server_state(link)
@@ -24,14 +24,16 @@ async def once(link: Link, holds: Callable[[ServerState], object]) -> ServerStat
             await asyncio.sleep(0.02)
 
 
-async def test_a_server_without_limit_file_and_replicas(link: Link) -> None:
+async def test_a_server_without_memory_limit_file_and_replicas(link: Link) -> None:
     state = await read_server_state(link)
     assert state.memory_used
     assert (state.memory_limit, state.aof_writable, state.replicas, state.replication_lag) == (None, None, 0, None)
     assert (state.keys_evicted, state.connections_rejected) == (0, 0)
 
 
-async def test_what_a_server_counts_that_has_them_all(redis_binary: str, tmp_path: Path, open_link: OpenLink) -> None:
+async def test_a_server_with_memory_limit_file_and_replicas(
+    redis_binary: str, tmp_path: Path, open_link: OpenLink
+) -> None:
     tight = ("--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru", "--maxclients", "3", "--slowlog-max-len", "2")
     server = RedisServer(redis_binary, tmp_path / "master", aof="everysec", options=tight)
     replica = RedisServer(redis_binary, tmp_path / "replica", options=["--replicaof", "127.0.0.1", str(server.port)])
@@ -49,7 +51,7 @@ async def test_what_a_server_counts_that_has_them_all(redis_binary: str, tmp_pat
         state = await once(link, lambda state: state.replicas)
         assert (state.replicas, state.replication_lag is not None) == (1, True)
         assert state.keys_evicted
-        assert (state.commands_slow or 0) >= 200, "also those that the log no longer holds"
+        assert (state.commands_slow or 0) >= 200, "including those that the log no longer holds"
         clients = [server.client() for _ in range(3)]
         refused = [client for client in clients if not _answers(client)]
         assert refused
@@ -68,7 +70,7 @@ def _answers(client: "redis.Redis") -> bool:
         return False
 
 
-async def test_who_may_not_ask_is_told_nothing(redis_server: RedisServer, open_link: OpenLink) -> None:
+async def test_without_permission_nothing_is_reported(redis_server: RedisServer, open_link: OpenLink) -> None:
     with redis_server.client() as client:
         client.execute_command("ACL", "SETUSER", "modest", "on", "nopass", "~*", "+@all", "-info", "-slowlog")
         try:
@@ -79,7 +81,7 @@ async def test_who_may_not_ask_is_told_nothing(redis_server: RedisServer, open_l
             client.execute_command("ACL", "DELUSER", "modest")
 
 
-def test_a_file_that_cannot_be_written_and_a_replica_that_is_not_in_step() -> None:
+def test_an_unwritable_file_and_a_replica_out_of_sync() -> None:
     text = (
         "# Persistence\r\naof_enabled:1\r\naof_last_write_status:err\r\n# Replication\r\nrole:master\r\n"
         "slave0:ip=10.0.0.1,port=6379,state=online,offset=900,lag=1\r\n"
@@ -89,7 +91,7 @@ def test_a_file_that_cannot_be_written_and_a_replica_that_is_not_in_step() -> No
     assert (state.aof_writable, state.replicas, state.replication_lag, state.commands_slow) == (False, 1, 100, 3)
 
 
-async def test_where_info_is_not_there_a_lease_passes_before_anything_is_taken_over(
+async def test_without_info_a_lease_passes_before_any_takeover(
     own_redis: Callable[..., RedisServer],
 ) -> None:
     link = await Link.open(own_redis(options=["--rename-command", "INFO", ""]).url)

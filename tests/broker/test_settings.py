@@ -29,7 +29,7 @@ def test_environment_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "value"),
     [("lease_ms", 499), ("lease_ms", 600_001), ("namespace", "a b"), ("max_deliveries", 0), ("served_model_name", "")],
 )
-def test_what_is_out_of_range_is_named(name: str, value: object) -> None:
+def test_an_out_of_range_setting_is_named(name: str, value: object) -> None:
     with pytest.raises(ValidationError, match=name):
         BrokerSettings(**{name: value})  # type: ignore[arg-type]
 

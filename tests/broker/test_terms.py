@@ -1,4 +1,4 @@
-"""The terms of a request: bounds by class, the wait that is expected, what a tenant may; and books that stay right."""
+"""The terms of a request: bounds by class, expected wait, tenant limits; and accounts that stay correct."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ TOKENS = 3 + 8
 
 
 async def refusal(link: Link, keys: Keys, request: GenerationRequest, **terms: Any) -> NotAdmitted:
-    """Why the request is not accepted under these terms; nothing is left of it."""
+    """Return why these terms refuse the request; check that no trace of it remains."""
     before = await books(link, keys), await RequestQueue(link, keys).depths()
     with pytest.raises(NotAdmitted) as caught:
         await enqueue(link, keys, request, terms=Terms(**terms))
@@ -37,13 +37,13 @@ async def refusal(link: Link, keys: Keys, request: GenerationRequest, **terms: A
 
 
 async def books(link: Link, keys: Keys) -> dict[str, str]:
-    """All that is counted, and all it is counted from."""
+    """Return all counts, and all entries that they are counted from."""
     flat = [part.decode() for part in await link.call("HGETALL", keys.work)]
     return {name: value for name, value in zip(flat[::2], flat[1::2], strict=True) if value != "0"}
 
 
 async def serve(link: Link, keys: Keys, tokens_per_s: float, *, worker: str = "w", **figures: float) -> None:
-    """A worker's report."""
+    """Write a worker's report."""
     report = Throughput(tokens_per_s, figures.get("token_ms", 0), int(figures.get("done", 0)), 4)
     await ThroughputReports(link, keys, worker).tell(report, ttl_ms=60_000)
 
@@ -68,20 +68,20 @@ async def test_a_class_is_bounded_by_tokens(link: Link, keys: Keys) -> None:
     await serve(link, keys, tokens_per_s=TOKENS)
     assert (await refusal(link, keys, make_request("late"), max_tokens=2 * TOKENS)).retry_after_ms == 1000
     large = make_request("large", priority_class="low", max_tokens=1000)
-    assert not (await enqueue(link, keys, large, terms=terms)).duplicate, "a class that is empty takes any"
+    assert not (await enqueue(link, keys, large, terms=terms)).duplicate, "an empty class takes any request"
 
 
-async def test_candidates_count_and_so_does_a_length_that_is_not_said(link: Link, keys: Keys) -> None:
+async def test_candidates_and_an_unstated_length_count(link: Link, keys: Keys) -> None:
     await enqueue(link, keys, make_request("three", n=2, best_of=3))
     await enqueue(link, keys, make_request("unsaid", max_tokens=None))
     assert (await books(link, keys))["tokens normal"] == str(3 + 3 * 8 + 3 + 512)
 
 
-async def test_the_expected_wait_is_what_is_ahead_by_what_is_served(link: Link, keys: Keys) -> None:
+async def test_the_expected_wait_is_the_work_ahead_divided_by_the_throughput(link: Link, keys: Keys) -> None:
     terms = Terms(max_wait_ms=2000)
     for index in range(3):
         await enqueue(link, keys, make_request(f"r{index}"), terms=terms)
-    assert not (await enqueue(link, keys, make_request("r3"), terms=terms)).duplicate, "nothing was measured yet"
+    assert not (await enqueue(link, keys, make_request("r3"), terms=terms)).duplicate, "nothing has been measured yet"
     await serve(link, keys, tokens_per_s=TOKENS)
     error = await refusal(link, keys, make_request("late"), max_wait_ms=2000)
     assert (error.reason, error.found, error.allowed, error.retry_after_ms) == (Refusal.WAIT, 4000, 2000, 2000)
@@ -93,7 +93,7 @@ async def test_the_expected_wait_is_what_is_ahead_by_what_is_served(link: Link, 
 
 
 async def test_a_request_that_would_be_late_is_refused(link: Link, keys: Keys) -> None:
-    """Its own time counts, too, and a nearer deadline bears less."""
+    """The request's own time counts too, and a nearer deadline tolerates less."""
     now_ms = await link.server_time_ms()
     await serve(link, keys, tokens_per_s=TOKENS, token_ms=500)
     for index in range(4):
@@ -107,7 +107,7 @@ async def test_a_request_that_would_be_late_is_refused(link: Link, keys: Keys) -
     ).duplicate
 
 
-async def test_less_urgent_work_holds_up_by_its_weight_and_more_urgent_work_in_full(link: Link, keys: Keys) -> None:
+async def test_less_urgent_work_counts_by_its_weight_and_more_urgent_work_in_full(link: Link, keys: Keys) -> None:
     await serve(link, keys, tokens_per_s=TOKENS)
     for index in range(32):
         await enqueue(link, keys, make_request(f"r{index}", priority_class="normal"))
@@ -117,7 +117,7 @@ async def test_less_urgent_work_holds_up_by_its_weight_and_more_urgent_work_in_f
     assert waits == {"realtime": 2000, "high": 8000, "normal": 32000, "low": 32000}
 
 
-async def test_where_nothing_waits_nothing_is_refused_for_a_wait(
+async def test_an_empty_queue_refuses_nothing_for_its_wait(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     await serve(link, keys, tokens_per_s=1)
@@ -128,7 +128,7 @@ async def test_where_nothing_waits_nothing_is_refused_for_a_wait(
     await refusal(link, keys, make_request("late"), max_wait_ms=1)
 
 
-async def test_reports_run_out_and_junk_counts_nothing(link: Link, keys: Keys) -> None:
+async def test_reports_expire_and_junk_counts_as_nothing(link: Link, keys: Keys) -> None:
     await enqueue(link, keys, make_request("waits"))
     await ThroughputReports(link, keys, "dead").tell(Throughput(1, 1, 0, 4), ttl_ms=1)
     await asyncio.sleep(0.01)
@@ -145,7 +145,7 @@ async def test_reports_run_out_and_junk_counts_nothing(link: Link, keys: Keys) -
     assert b"w" not in await link.call("HGETALL", keys.throughput)
 
 
-async def test_what_was_added_by_plain_xadd_counts_as_the_mean(link: Link, keys: Keys) -> None:
+async def test_a_plain_xadd_counts_as_the_mean(link: Link, keys: Keys) -> None:
     await serve(link, keys, tokens_per_s=TOKENS)
     await enqueue(link, keys, make_request("known"))
     for index in range(3):
@@ -153,7 +153,7 @@ async def test_what_was_added_by_plain_xadd_counts_as_the_mean(link: Link, keys:
     assert (await refusal(link, keys, make_request("late"), max_wait_ms=1)).found == 4000
 
 
-async def test_a_rate_is_one_of_all_gateways(redis_server: RedisServer, keys: Keys, open_link: OpenLink) -> None:
+async def test_a_rate_holds_across_all_gateways(redis_server: RedisServer, keys: Keys, open_link: OpenLink) -> None:
     links = [await open_link(redis_server.url) for _ in range(2)]
     terms = Terms(requests_per_minute=4)
     for index in range(4):
@@ -168,10 +168,10 @@ async def test_a_rate_is_one_of_all_gateways(redis_server: RedisServer, keys: Ke
     assert 0 < ttl_ms <= 60_000
 
 
-async def test_the_concurrency_of_a_tenant_is_given_back_at_every_end(
+async def test_a_tenants_concurrency_is_released_at_every_end(
     link: Link, keys: Keys, redis_server: RedisServer, make_worker: MakeWorker
 ) -> None:
-    """Finished, cancelled while it waited, expired, a dead letter, one that another worker ends."""
+    """Finished, canceled while waiting, expired, dead letter, ended by another worker."""
     limits = {"max_concurrency": 1}
 
     async def accepted(request_id: str, **changes: Any) -> EntryRef:
@@ -216,8 +216,8 @@ async def test_the_concurrency_of_a_tenant_is_given_back_at_every_end(
     await is_free()
 
 
-async def test_a_tenant_has_its_share_of_the_queue(link: Link, keys: Keys) -> None:
-    """Of all classes together, so that it fills none of them."""
+async def test_a_tenant_has_a_share_of_the_queue(link: Link, keys: Keys) -> None:
+    """The share spans all classes, so that the tenant fills none of them."""
     terms = Terms(max_requests=4, tenant_requests=2)
     await enqueue(link, keys, make_request("r0", tenant="a"), terms=terms)
     await enqueue(link, keys, make_request("r1", tenant="a", priority_class="high"), terms=terms)
@@ -228,7 +228,7 @@ async def test_a_tenant_has_its_share_of_the_queue(link: Link, keys: Keys) -> No
     assert not (await enqueue(link, keys, make_request("other", tenant="b"), terms=terms)).duplicate
 
 
-async def test_a_tenant_has_its_share_of_the_queues_tokens(link: Link, keys: Keys) -> None:
+async def test_a_tenant_has_a_share_of_the_queues_tokens(link: Link, keys: Keys) -> None:
     terms = Terms(tenant_tokens=2 * TOKENS)
     await enqueue(link, keys, make_request("large", tenant="b", max_tokens=1000), terms=terms)
     first = await enqueue(link, keys, make_request("r0", tenant="a"), terms=terms)
@@ -242,7 +242,7 @@ async def test_a_tenant_has_its_share_of_the_queues_tokens(link: Link, keys: Key
     assert not (await enqueue(link, keys, make_request("late", tenant="a"), terms=terms)).duplicate
 
 
-async def test_an_entry_that_somebody_deleted_leaves_the_books_at_a_sweep(link: Link, keys: Keys) -> None:
+async def test_a_sweep_removes_a_deleted_entry_from_the_accounts(link: Link, keys: Keys) -> None:
     for index in range(300):
         await enqueue(link, keys, make_request(f"r{index}", tenant="a"))
     stays = await enqueue(link, keys, make_request("stays", tenant="a", priority_class="high"))
@@ -257,7 +257,7 @@ async def test_an_entry_that_somebody_deleted_leaves_the_books_at_a_sweep(link: 
     assert await books(link, keys) == record
 
 
-async def test_books_that_somebody_spoilt_stop_nothing(
+async def test_damaged_accounts_stop_nothing(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     for key in (keys.work, keys.throughput, keys.rate("default")):
@@ -270,8 +270,8 @@ async def test_books_that_somebody_spoilt_stop_nothing(
     assert await RequestQueue(link, keys).depth() == 0
 
 
-async def test_out_of_memory_nothing_is_left_behind(own_redis: Any, keys: Keys, open_link: OpenLink) -> None:
-    """The first write of the script is the XADD; the end of what was accepted needs no memory."""
+async def test_out_of_memory_leaves_no_trace(own_redis: Any, keys: Keys, open_link: OpenLink) -> None:
+    """The first write of the script is the XADD; ending an accepted request needs no memory."""
     server = await asyncio.to_thread(own_redis)
     link = await open_link(server.url)
     terms = Terms(10, 1000, 1000, 0.5, 100, 10, 10, 1000)

@@ -1,4 +1,4 @@
-"""Connections to a real server over TLS, with certificates of both sides."""
+"""Connections to a real server over TLS, with certificates on both sides."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.redis_server import RedisServer
 
 
 class TlsSite:
-    """A server that wants to see a certificate of its authority's, and the files of a client."""
+    """A server that requires a certificate of its authority, and the files of a client."""
 
     def __init__(self, own_redis: Callable[..., RedisServer], directory: Path) -> None:
         self.authority = Authority(directory)
@@ -36,7 +36,7 @@ class TlsSite:
         self.url = f"rediss://localhost:{port}/0"
 
     def settings(self, client: Certificate | None = None, **changes: Path) -> BrokerSettings:
-        """What a process is told: the authority and `client`, or the right one."""
+        """Return a process's settings: the authority and `client`, or the right client."""
         client = client or self.client
         files = {"redis_ca_file": self.authority.cert, "redis_cert_file": client.cert, "redis_key_file": client.key}
         return BrokerSettings(redis_url=self.url, **{**files, **changes})
@@ -47,7 +47,7 @@ def site(own_redis: Callable[..., RedisServer], tmp_path: Path) -> TlsSite:
     return TlsSite(own_redis, tmp_path / "certificates")
 
 
-async def test_both_sides_show_their_certificates(site: TlsSite) -> None:
+async def test_both_sides_present_their_certificates(site: TlsSite) -> None:
     url = site.settings().connection_url
     assert url is not None
     link = await connect(url, name="tls")
@@ -56,7 +56,7 @@ async def test_both_sides_show_their_certificates(site: TlsSite) -> None:
     await link.close()
 
 
-async def test_a_server_of_another_authority_is_not_spoken_with(site: TlsSite, tmp_path: Path) -> None:
+async def test_a_server_of_another_authority_is_rejected(site: TlsSite, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
     with pytest.raises(LinkLost, match="certificate verify failed"):
         await connect(site.settings(redis_ca_file=other.cert).connection_url or "")
@@ -70,7 +70,7 @@ async def test_a_client_without_a_certificate_of_the_authority_is_refused(site: 
         await connect(BrokerSettings(redis_url=site.url, redis_ca_file=site.authority.cert).connection_url or "")
 
 
-async def test_a_server_without_tls_is_not_spoken_with(site: TlsSite) -> None:
+async def test_a_server_without_tls_is_rejected(site: TlsSite) -> None:
     with pytest.raises(LinkLost):
         await connect(f"rediss://127.0.0.1:{site.server.port}/0")
 

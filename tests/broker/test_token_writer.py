@@ -1,4 +1,4 @@
-"""Tokens of many reply logs in one write, as they come, without anybody who waits."""
+"""Tokens of many reply logs in one write, as they arrive, with no caller waiting."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from tests.redis_server import RedisServer
 
 
 class Writing:
-    """A writer of the test's, and what it told."""
+    """A writer for the test, and what it reported."""
 
     def __init__(self) -> None:
         self.num_written = 0
@@ -36,7 +36,7 @@ class Writing:
         return stream
 
     def send(self, streams: Sequence[TokenStream], *tokens: int) -> None:
-        """Each of the tokens to each of the streams, in one turn."""
+        """Send each token to each stream, in one turn of the event loop."""
         for token in tokens:
             assert self.writer.add(streams, [token] * len(streams)) == []
         self.writer.send()
@@ -57,12 +57,12 @@ def writing() -> Writing:
 
 
 async def logged(link: Link, keys: Keys, job: Job) -> list[list[int]]:
-    """Of a log of one epoch the indices of its entries, and the tokens."""
+    """Return the entry indices and the tokens of a log with one epoch."""
     entries = await link.call("XRANGE", keys.reply(job.request.id), "-", "+")
     return [[int(entry_id.partition(b"-")[2]) for entry_id, _ in entries], fold_log(entries).tokens[0]]
 
 
-async def test_tokens_of_many_logs_are_the_events_that_append_writes(
+async def test_tokens_of_many_logs_become_the_events_that_append_writes(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
     worker = await make_worker(redis_server.url, "w1")
@@ -84,10 +84,10 @@ async def test_tokens_of_many_logs_are_the_events_that_append_writes(
     assert writing.writer.clock.busy_s > 0
 
 
-async def test_what_comes_during_a_write_goes_into_the_next(
+async def test_tokens_that_arrive_during_a_write_go_into_the_next(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
-    """As one event each; ids that a shared event spares are not left out."""
+    """As one event each; no ids are skipped for a shared event."""
     worker = await make_worker(redis_server.url, "w1")
     jobs = await take_jobs(link, keys, worker, 2)
     streams = [writing.open(job) for job in jobs]
@@ -103,10 +103,10 @@ async def test_what_comes_during_a_write_goes_into_the_next(
     assert await logged(link, keys, jobs[1]) == [[0, 1, 2, 3], [1, 2, 5]]
 
 
-async def test_a_stream_begins_behind_what_stands_in_its_log(
+async def test_a_stream_begins_after_the_existing_log(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
-    """And writes what its owner has beyond that."""
+    """And it writes what its owner has beyond the log."""
     worker = await make_worker(redis_server.url, "w1")
     (job,) = await take_jobs(link, keys, worker, 1)
     await worker.step(job, 3)
@@ -114,7 +114,7 @@ async def test_a_stream_begins_behind_what_stands_in_its_log(
     stream = writing.writer.open(job.log, job.tokens[0], 3)
     assert stream is not None
     await writing.writer.settled()
-    assert writing.num_written == 0  # nobody added them
+    assert writing.num_written == 0  # never added
     writing.send([stream], 10)
     await writing.writer.settled()
     stream.close()
@@ -133,7 +133,7 @@ async def test_only_an_idle_log_of_msgpack_gets_a_stream(
     assert writing.writer.open(job.log, [], 0) is None or form is not Form.MSGPACK
 
 
-async def test_one_that_is_closed_during_a_write_has_its_log_back_behind_it(
+async def test_a_stream_closed_during_a_write_returns_its_log_afterwards(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
     worker = await make_worker(redis_server.url, "w1")
@@ -148,7 +148,7 @@ async def test_one_that_is_closed_during_a_write_has_its_log_back_behind_it(
     await writing.writer.settled()
     assert writing.settled == {jobs[0].log: None}
     assert (closed.num_logged, jobs[0].log.writable) == (1, True)
-    assert writing.num_written == 5  # the second token of the closed one is its owner's to write, and was dealt with
+    assert writing.num_written == 5  # the closed stream's second token is for its owner to write, and was handled
     again = writing.writer.open(jobs[0].log, jobs[0].tokens[0], closed.num_logged)
     assert again is not None
     writing.send([again], 4)
@@ -157,7 +157,7 @@ async def test_one_that_is_closed_during_a_write_has_its_log_back_behind_it(
     assert await logged(link, keys, jobs[1]) == [[0, 1, 2], [1, 2, 3]]
 
 
-async def test_what_a_closed_one_leaves_waiting_is_dealt_with(
+async def test_tokens_left_by_a_closed_stream_are_handled(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
     worker = await make_worker(redis_server.url, "w1")
@@ -173,7 +173,7 @@ async def test_what_a_closed_one_leaves_waiting_is_dealt_with(
 async def test_each_stream_fares_on_its_own(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
-    """One is fenced, one is gone, one of those was closed meanwhile, and other replies come before and behind."""
+    """One is fenced, one is gone, one of these was closed meanwhile, and other replies come before and after."""
     worker = await make_worker(redis_server.url, "w1")
     jobs = await take_jobs(link, keys, worker, 6)
     for job in (jobs[1], jobs[4]):
@@ -205,7 +205,7 @@ async def test_each_stream_fares_on_its_own(
     assert kinds == [LogBusy, Fenced, LogBusy, Fenced, Fenced, LogBusy]
 
 
-async def test_tokens_on_a_link_that_dies_are_unknown_for_ever(
+async def test_tokens_on_a_dead_link_stay_unknown(
     own_redis: Any, keys: Keys, make_worker: MakeWorker, open_link: OpenLink, writing: Writing
 ) -> None:
     server = own_redis()
@@ -232,7 +232,7 @@ async def test_tokens_on_a_link_that_dies_are_unknown_for_ever(
     assert writing.writer.open(jobs[0].log, [], 0) is None
 
 
-async def test_what_is_added_for_a_dead_link_is_dealt_with_although_another_came(
+async def test_tokens_for_a_dead_link_are_handled_although_a_new_link_exists(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
     """One of a cluster's links breaks, and before its router has noticed, a stream is opened over a new one."""

@@ -1,4 +1,4 @@
-"""Keys that somebody else wrote: the one request that they belong to ends, and nothing else suffers."""
+"""Keys that a foreign process wrote: the request that they belong to ends, and nothing else suffers."""
 
 import asyncio
 import time
@@ -47,7 +47,7 @@ spoils = pytest.mark.parametrize("spoil", [no_stream, no_epoch_left, no_epoch_le
 
 
 @spoils
-async def test_attaching_says_that_it_is_in_vain(
+async def test_attaching_reports_that_the_key_is_unusable(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, spoil: Spoil
 ) -> None:
     await enqueue(link, keys, make_request())
@@ -60,10 +60,10 @@ async def test_attaching_says_that_it_is_in_vain(
 
 @spoils
 @pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "waiting"])
-async def test_a_sweep_sets_it_aside_and_goes_on(
+async def test_a_sweep_sets_the_request_aside_and_continues(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, spoil: Spoil, claimed: bool
 ) -> None:
-    """Before others of its class, and before less urgent classes."""
+    """It is ahead of others of its class, and of less urgent classes."""
     now_ms = await link.server_time_ms()
     for name, urgency in (("bad", "realtime"), ("good", "realtime"), ("less", "low")):
         await enqueue(link, keys, make_request(name, priority_class=urgency, deadline_ms=now_ms))
@@ -77,7 +77,7 @@ async def test_a_sweep_sets_it_aside_and_goes_on(
 
 
 @spoils
-async def test_an_entry_that_breaks_the_contract_becomes_a_dead_letter_alone(
+async def test_an_entry_that_breaks_the_contract_becomes_only_a_dead_letter(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, spoil: Spoil
 ) -> None:
     await RequestQueue(link, keys).ensure_groups()
@@ -93,7 +93,7 @@ async def test_an_entry_that_breaks_the_contract_becomes_a_dead_letter_alone(
     assert await RequestQueue(link, keys).depth() == 0
 
 
-async def test_a_sweep_ends_the_others_where_not_even_a_dead_letter_can_be_written(link: Link, keys: Keys) -> None:
+async def test_a_sweep_ends_the_others_even_if_no_dead_letter_can_be_written(link: Link, keys: Keys) -> None:
     now_ms = await link.server_time_ms()
     for name in ("bad", "good"):
         await enqueue(link, keys, make_request(name, deadline_ms=now_ms))
@@ -127,7 +127,7 @@ async def test_an_unforeseen_error_about_one_log_does_not_end_the_sweep(
     assert await RequestQueue(link, keys).depth() == 0
 
 
-async def test_burying_what_waits_is_for_those_who_ask_for_it(link: Link, keys: Keys) -> None:
+async def test_waiting_entries_are_set_aside_only_on_request(link: Link, keys: Keys) -> None:
     entry = (await enqueue(link, keys, make_request())).entry
     assert not await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="")
     assert await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="", waiting=True)
@@ -135,7 +135,7 @@ async def test_burying_what_waits_is_for_those_who_ask_for_it(link: Link, keys: 
     assert [letter.attempts async for letter in newest_letters(link, keys)] == [0]
 
 
-async def test_an_accepted_request_is_not_put_into_the_queue_again_in_vain(link: Link, keys: Keys) -> None:
+async def test_an_accepted_request_is_not_enqueued_again_in_vain(link: Link, keys: Keys) -> None:
     """A worker set it aside; the gateway that accepted it finds its entry gone, and no terminal."""
     request = make_request()
     entry = (await enqueue(link, keys, request)).entry
@@ -148,7 +148,7 @@ async def test_an_accepted_request_is_not_put_into_the_queue_again_in_vain(link:
     assert await RequestQueue(link, keys).depth() == 0
 
 
-async def test_its_reader_is_told(redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader) -> None:
+async def test_the_reader_is_told(redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader) -> None:
     request = make_request()
     entry = (await enqueue(link, keys, request)).entry
     await no_epoch_left(link, keys.reply(request.id))
@@ -159,7 +159,7 @@ async def test_its_reader_is_told(redis_server: RedisServer, link: Link, keys: K
         await anext(subscription)
 
 
-async def test_a_log_that_cannot_be_folded_ends_its_own_stream_alone(
+async def test_a_log_that_cannot_be_folded_ends_only_its_own_stream(
     redis_server: RedisServer,
     link: Link,
     keys: Keys,
@@ -167,7 +167,7 @@ async def test_a_log_that_cannot_be_folded_ends_its_own_stream_alone(
     make_reader: MakeReader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever else may be wrong with the code that folds."""
+    """Even if the folding code itself fails."""
     take = FollowedLog.take
 
     def fail_for_one(followed: FollowedLog, entry: Any) -> bool:
@@ -189,7 +189,7 @@ async def test_a_log_that_cannot_be_folded_ends_its_own_stream_alone(
 
 
 @pytest.mark.parametrize("junk", ["1700-0", "urgent 1-1", "normal x", ""])
-async def test_a_seen_key_that_cannot_be_read_is_missing(link: Link, keys: Keys, junk: str) -> None:
+async def test_an_unreadable_seen_key_counts_as_missing(link: Link, keys: Keys, junk: str) -> None:
     request = make_request()
     await link.call("SET", keys.seen(request.id), junk)
     assert await find_origin(link, keys, request.id, int(time.time() * 1000)) is None
@@ -202,7 +202,7 @@ async def test_a_seen_key_that_cannot_be_read_is_missing(link: Link, keys: Keys,
     assert await RequestQueue(link, keys).find(request.id) == Mark(accepted.entry)
 
 
-async def test_keys_of_the_wrong_type_are_missing(link: Link, keys: Keys) -> None:
+async def test_keys_of_the_wrong_type_count_as_missing(link: Link, keys: Keys) -> None:
     request = make_request()
     await link.call("LPUSH", keys.seen(request.id), "junk")
     await link.call("SET", keys.reply(request.id), "junk")
@@ -211,10 +211,10 @@ async def test_keys_of_the_wrong_type_are_missing(link: Link, keys: Keys) -> Non
     assert not (await enqueue(link, keys, request)).duplicate
 
 
-async def test_a_junk_seen_key_keeps_no_other_request_from_being_checked(
+async def test_a_junk_seen_key_does_not_stop_other_checks(
     redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader
 ) -> None:
-    """Junk first; behind it a request that Redis lost, which its gateway puts into the queue again."""
+    """Junk first, then a request that Redis lost, which its gateway enqueues again."""
     reader = await make_reader(redis_server.url, loss_check_s=0.05)
     await link.call("SET", keys.seen("junk"), "1700-0")
     await link.call("XADD", keys.reply("junk"), "5-0", "a", "b")
@@ -232,7 +232,7 @@ async def test_a_junk_seen_key_keeps_no_other_request_from_being_checked(
 async def test_wrong_inner_types_silence_no_reader(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """Entries whose values have other types than the contract says do not exist, for readers and for workers."""
+    """Readers and workers ignore entries whose values have types other than the contract's."""
     reader, worker = await make_reader(redis_server.url), await make_worker(redis_server.url, "w1")
     for index, (kind, payload) in enumerate(JUNK):
         await link.call("XADD", keys.reply("r1"), f"5-{index}", "type", kind, "payload", payload)
@@ -261,8 +261,8 @@ JUNK = [
 """Entries of a reply log, each with one value that is of another type, or another range, than it may be."""
 
 
-async def test_a_class_full_of_them_is_swept_to_its_end(link: Link, keys: Keys) -> None:
-    """More of them than one look takes: the walk comes round to all."""
+async def test_a_class_full_of_unusable_entries_is_swept_to_its_end(link: Link, keys: Keys) -> None:
+    """There are more than one look covers: the sweep reaches them all."""
     now_ms = await link.server_time_ms()
     for index in range(20):
         await enqueue(link, keys, make_request(f"r{index}", deadline_ms=now_ms))

@@ -1,4 +1,4 @@
-"""The time of writes, which may overlap."""
+"""The time spent in writes, which may overlap."""
 
 from orcastream.broker.write_clock import WriteClock
 
@@ -8,7 +8,7 @@ def test_writes_that_overlap_count_once() -> None:
     clock.begin()
     clock.begin()
     clock.end()
-    assert clock.busy_s == 0  # one is still under way
+    assert clock.busy_s == 0  # one is still in flight
     clock.end()
     first_s = clock.busy_s
     assert first_s > 0

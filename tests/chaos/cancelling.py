@@ -1,4 +1,4 @@
-"""Cancelling tasks that talk to Redis."""
+"""Canceling tasks that talk to Redis."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The prompts of the load, and their undisturbed greedy answers."""
+"""The prompts of the load and their undisturbed greedy answers."""
 
 import asyncio
 import json
@@ -33,18 +33,18 @@ class Catalogue:
 
     @classmethod
     def load(cls) -> "Catalogue":
-        """From the demo model's files."""
+        """Load the catalogue from the demo model's files."""
         tokenizer = Tokenizer.from_file(str(_DEMO / "model" / "tokenizer.json"))
         questions = [item["question"] for item in json.loads((_DEMO / "questions.json").read_text())]
         chosen = questions[:: len(questions) // _NUM_PROMPTS][:_NUM_PROMPTS]
         return cls(tokenizer, [tokenizer.encode(question).ids for question in chosen])
 
     def text(self, tokens: list[int]) -> str:
-        """What a client should read."""
+        """Return the text that a client should read."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
     async def ask(self, client: "Redis[bytes]", queue: Queue) -> None:
-        """Have the answers computed, by whatever worker serves, through Redis. TimeoutError where nobody does."""
+        """Have any worker compute the answers through Redis. Raises TimeoutError if no worker does."""
         deadline_ms = int((time.time() + _PATIENCE_S) * 1000)
         ids = [f"reference-{number}" for number in range(len(self.prompts))]
         how = {"max_tokens": MAX_TOKENS, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
@@ -63,7 +63,7 @@ class Catalogue:
 
 
 def _sure_part(entries: list[LogEntry]) -> list[int]:
-    """The tokens of an answer up to the first that rounding might change."""
+    """Return the tokens of an answer up to the first that rounding might change."""
     tokens: list[int] = []
     for one in entries:
         for run in one.event.get("output", ()):

@@ -1,4 +1,4 @@
-"""What must hold of everything that was recorded. Nothing of the product is imported here."""
+"""What must hold for everything that was recorded. This module imports nothing of the product."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +38,7 @@ _SETTLING_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that must not be: its kind, whom it concerns, and what exactly."""
+    """One violation: its kind, its subject, and the details."""
 
     kind: str
     subject: str
@@ -57,28 +57,29 @@ class Findings:
     ends: Counter[str] = field(default_factory=Counter)
 
     def add(self, kind: str, subject: str, detail: str) -> None:
-        """Something is wrong."""
+        """Record a violation."""
         if not any((one.kind, one.subject) == (kind, subject) for one in self.violations):
             self.violations.append(Violation(kind, subject, detail))
 
     def count(self, kind: str) -> int:
-        """Subjects with a violation of this kind."""
+        """Return the number of subjects with a violation of this kind."""
         return sum(one.kind == kind for one in self.violations)
 
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """What there is to compare with: greedy answers by prompt, and the text of tokens."""
+    """The reference: greedy answers by prompt, and the text of tokens."""
 
     answers: Sequence[Sequence[int]]
     text: Callable[[list[int]], str]
 
 
 class Checker:
-    """Looks at one request after the other.
+    """Checks one request after the other.
 
-    `begin`: the start of the run, from which times are told. `losses`: when Redis may have lost acknowledged writes,
-    which clients may be told. `standstill_s`: how long the machine did nothing at most, which nobody is late for.
+    `begin`: the start of the run, to which reported times are relative. `losses`: when Redis may have lost acknowledged
+    writes; clients may be told of these. `standstill_s`: the longest time that the machine did nothing, which counts as
+    no delay.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Checker:
         self.losses = Losses(losses)
 
     def check(self, seen: Seen, log: Log) -> None:
-        """One request: its log, what its client saw of it, and how it ended."""
+        """Check one request: its log, what its client saw of it, and how it ended."""
         told = seen.ended in TOLD and self.losses.concern(seen)
         if told:
             self.losses.told.append(seen.id)
@@ -128,14 +129,14 @@ class Checker:
             self._check_cancel(seen, log)
 
     def check_dead_letters(self, letters: Iterable[dict[str, str]], requests: dict[str, Seen]) -> None:
-        """A dead letter needs a cause: its entry broke the contract."""
+        """Check that each dead letter has a cause: its entry broke the contract."""
         for letter in letters:
             seen = requests.get(letter["id"])
             if seen is None or letter["reason"] not in seen.allowed:
                 self.findings.add("dead_letters", letter["id"], f"{letter['reason']}: {letter['message']}")
 
     def _check_forgotten(self, seen: Seen, *, told: bool) -> None:
-        """Redis lost all of it: the client was told so, had had its end, or had gone."""
+        """Redis lost the whole request: check that the client was told, had seen the end, or had left."""
         self.findings.ends["forgotten"] += 1
         if not told and seen.ended != "left" and not self.losses.took_the_end(seen):
             self.findings.add("lost", self._subject(seen), f"Redis lost all of it, and its client saw {seen.ended}")
@@ -151,7 +152,7 @@ class Checker:
             self.findings.add("double_terminal", subject, f"its log has {folded.num_terminals} terminals")
 
     def _check_watched(self, seen: Seen, log: Log) -> None:
-        """What was in the log is still there, but for what Redis lost."""
+        """Check that the log still holds its earlier entries, except those that Redis lost."""
         final = {one.id: one for one in log.final}
         for one, at in zip(log.watched, log.times, strict=True):
             now = final.get(one.id)
@@ -159,7 +160,7 @@ class Checker:
                 self.findings.add("changed", self._subject(seen), f"entry {one.id} of its log was {one}, is {now}")
 
     def _check_end(self, seen: Seen, folded: Folded) -> None:
-        """The end must be one that the client's own doing explains, and the client must have been told."""
+        """Check that the client's own actions explain the end, and that the client was told."""
         subject = self._subject(seen)
         in_order = folded.outcome in seen.allowed or (folded.outcome == "lost" and self.losses.concern(seen))
         if folded.outcome is not None and not in_order:
@@ -175,7 +176,7 @@ class Checker:
             self.findings.add("changed", subject, f"its client saw {seen.ended}, the log ended with {folded.outcome}")
 
     def _check_client(self, seen: Seen, folded: Folded) -> None:
-        """What the client read is what the log holds; all of it, where the client saw the end."""
+        """Check that the client read what the log holds; all of it, if the client saw the end."""
         lost_end = self.losses.took_the_end(seen)
         more_is_lost = lost_end or (folded.outcome != "finished" and self.losses.concern(seen))
         whole = seen.ended == "finished" and not lost_end
@@ -207,7 +208,7 @@ class Checker:
                 self.findings.add("changed", self._subject(seen), detail)
 
     def _check_cancel(self, seen: Seen, log: Log) -> None:
-        """After a confirmed cancel one more iteration may run; a fault in between may put the end off."""
+        """After a confirmed cancel one more iteration may run; a fault in between may delay the end."""
         assert seen.cancelled_at is not None
         subject = self._subject(seen)
         self.findings.cancels_checked += 1

@@ -1,4 +1,4 @@
-"""Three masters of a Redis Cluster, each with a third of the slots: a fault hits one of them at a time."""
+"""Three masters of a Redis Cluster, each with a third of the slots: a fault hits one at a time."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,9 @@ _NUM_SLOTS = 16384
 
 
 class ClusterService(RedisService):
-    """Clients reach each node through its proxy, whose port it announces; the nodes reach one another without.
+    """Clients reach each node through its proxy, whose port the node announces; the nodes reach one another directly.
 
-    There are no replicas: a node that is away comes back with what it had. The queue has a lane on each node.
+    There are no replicas: a failed node returns with its data. The queue has a lane on each node.
     """
 
     queue = Queue(lanes=3)
@@ -47,7 +47,7 @@ class ClusterService(RedisService):
 
     @property
     def master(self) -> Server:
-        """The node that was hit last."""
+        """The node that a fault hit last."""
         return self._hit
 
     def target(self, number: int) -> Server:
@@ -57,15 +57,15 @@ class ClusterService(RedisService):
 
     @property
     def url(self) -> str:
-        """Names all nodes."""
+        """The URL that names all nodes."""
         return f"redis+cluster://{','.join(f'127.0.0.1:{server.port}' for server in self.servers)}"
 
     def producer(self) -> "Redis[bytes]":
-        """Follows the slots by itself."""
+        """A client that follows the slots itself."""
         return _connect(self.servers[0].port)
 
     def observer(self) -> "Redis[bytes]":
-        """As `producer`, past the proxies."""
+        """As `producer`, but bypassing the proxies."""
         if self._observer is None:
             direct = {server.port: server.direct_port for server in self.servers}
             remap = lambda address: (address[0], direct.get(address[1], address[1]))  # noqa: E731
@@ -73,7 +73,7 @@ class ClusterService(RedisService):
         return self._observer
 
     async def start(self) -> None:
-        """Start the nodes, have them meet and share the slots, and wait until all agree."""
+        """Start the nodes, join them, assign the slots, and wait until all agree."""
         await super().start()
         share = -(-_NUM_SLOTS // len(self.servers))
         for number, server in enumerate(self.servers):
@@ -84,7 +84,7 @@ class ClusterService(RedisService):
                 for other, bus in zip(self.servers[:number], self._buses, strict=False):
                     await client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.direct_port, bus)
         if why := await self.healed():
-            raise RuntimeError(f"the cluster did not come up: {why}")
+            raise RuntimeError(f"the cluster did not start: {why}")
 
     async def stop(self) -> None:
         """End everything."""
@@ -93,7 +93,7 @@ class ClusterService(RedisService):
         await super().stop()
 
     async def _what_is_wrong(self) -> str:
-        """Every node has to take all of them for alive."""
+        """Every node must consider all nodes alive."""
         for server in self.servers:
             async with server.client() as client:
                 info = await client.execute_command("CLUSTER", "INFO")
@@ -107,7 +107,7 @@ class ClusterService(RedisService):
 
 
 class _Client(RedisCluster):
-    """redis-py's, in which a task may find its connection closed by another one: for it Redis is away, too."""
+    """redis-py's cluster client; a task that finds its connection closed by another task treats Redis as away."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""When the runs of this suite come among all other tests."""
+"""The position of this suite's runs among all other tests."""
 
 from pathlib import Path
 
@@ -7,10 +7,9 @@ import pytest
 _RUNS = [Path(__file__).with_name(name) for name in ("test_chaos.py", "test_takeover.py")]
 
 
-@pytest.hookimpl(trylast=True)  # behind what selects and sorts
+@pytest.hookimpl(trylast=True)  # after the hooks that select and sort
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs take minutes and wait for most of them: half of them begin, half come in the middle, where the second of two
-    test processes begins."""
+    """Runs take minutes and mostly wait: half come first, half where the second of two test processes begins."""
     runs = [item for item in items if item.path in _RUNS]
     others = [item for item in items if item.path not in _RUNS]
     middle = len(others) // 2

@@ -22,7 +22,7 @@ async def _kill(injector: Injector, planned: Planned) -> None:
 
 
 async def _drain(injector: Injector, planned: Planned) -> None:
-    """SIGTERM; exit status 0 is promised."""
+    """Send SIGTERM; the promised exit status is 0."""
     async with injector.at_work(planned) as (_, service):
         service.signal(signal.SIGTERM)
         code = await service.ended()
@@ -33,7 +33,7 @@ async def _drain(injector: Injector, planned: Planned) -> None:
 
 
 async def _freeze(injector: Injector, planned: Planned) -> None:
-    """SIGSTOP beyond the lease, SIGCONT."""
+    """Send SIGSTOP for longer than the lease, then SIGCONT."""
     async with injector.at_work(planned) as (_, service):
         service.signal(signal.SIGSTOP)
         await asyncio.sleep(_LEASE_S * (1.2 + 1.5 * planned.force))
@@ -41,7 +41,7 @@ async def _freeze(injector: Injector, planned: Planned) -> None:
 
 
 async def _stall_engine(injector: Injector, planned: Planned) -> None:
-    """The engine's thread stands still beyond the lease, while the rest of the worker lives."""
+    """Stop the engine's thread for longer than the lease, while the rest of the worker runs."""
     async with injector.at_work(planned) as (fault, service):
         thread_id = busiest_thread(service.pid) if service.pid else None
         if thread_id is None:
@@ -56,7 +56,7 @@ async def _stall_engine(injector: Injector, planned: Planned) -> None:
 
 
 async def _drop_clients(injector: Injector, planned: Planned) -> None:
-    """Some clients lose their connections, and come back."""
+    """Drop the connections of some clients, which then reconnect."""
     streams = list(injector.http.open_streams.values())
     for broken in streams[: 1 + int(4 * planned.force)]:
         broken.set()
@@ -66,7 +66,7 @@ async def _drop_clients(injector: Injector, planned: Planned) -> None:
 
 
 def _answers_now(port: int) -> bool:
-    """Whether a worker's admin port answers within a moment: some thread of it runs Python."""
+    """Whether a worker's admin port answers promptly, which means that one of its threads runs Python."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=_ANSWER_S) as connection:
             connection.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
@@ -88,5 +88,5 @@ FAULTS: Acts = {
 
 
 def faults_of(mode: str) -> list[str]:
-    """The kinds that a mode of Redis can suffer."""
+    """Return the kinds that apply to a mode of Redis."""
     return [kind for kind in FAULTS if can_suffer(mode, kind)]

@@ -1,4 +1,4 @@
-"""A reply log read by positions: its tokens, its end, and what is wrong with it."""
+"""A reply log read by positions: its tokens, its end, and its faults."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from tests.chaos.wire import LogEntry
 
 @dataclass
 class Folded:
-    """Tokens by choice; the first terminal's outcome and message; how many terminals there are."""
+    """Tokens by choice; the first terminal's outcome and message; the number of terminals."""
 
     tokens: list[list[int]] = field(default_factory=list)
     outcome: str | None = None
@@ -18,7 +18,7 @@ class Folded:
     """Kind and detail."""
 
     def take(self, one: LogEntry) -> None:
-        """The next entry."""
+        """Take the next entry."""
         if self.outcome is not None and one.type != "started":
             self.problems.append(("repeated", f"{one.type} {one.id} after the end"))
         for run in one.event.get("output", ()):
@@ -55,7 +55,7 @@ class Folded:
 
 
 def fold(entries: Sequence[LogEntry]) -> Folded:
-    """A whole log."""
+    """Fold a whole log."""
     folded = Folded()
     for one in entries:
         folded.take(one)

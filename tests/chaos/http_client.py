@@ -1,4 +1,4 @@
-"""A client of the OpenAI API that goes on after broken connections, on whichever gateway answers."""
+"""A client of the OpenAI API that continues after broken connections, on any gateway that answers."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ class Left(Exception):
 
 
 class HttpClient:
-    """Asks both gateways. One for all requests: `open_streams` are those that a fault may break."""
+    """The connections to both gateways, shared by all requests; a fault may break any of `open_streams`."""
 
     def __init__(self, urls: Sequence[str], rng: Random) -> None:
         self._urls = urls
@@ -37,15 +37,15 @@ class HttpClient:
         self.num_refused = 0
 
     def any_url(self) -> str:
-        """One of the gateways."""
+        """Return the URL of one of the gateways."""
         return self._rng.choice(self._urls)
 
     def other_url(self, url: str) -> str:
-        """Another one than this."""
+        """Return the URL of a gateway other than this one."""
         return next(other for other in self._urls if other != url)
 
     async def delete(self, request_id: str, until: float) -> bool | None:
-        """Cancel; whether it was in time. None where nobody confirmed it until `until` (monotonic)."""
+        """Cancel; return whether it was in time, or None if no gateway confirmed it by `until` (monotonic)."""
         while time.monotonic() < until:
             try:
                 response = await self._http.delete(f"{self.any_url()}/v1/requests/{request_id}")
@@ -62,15 +62,15 @@ class HttpClient:
 
     @asynccontextmanager
     async def send(self, method: str, url: str, **more: Any) -> AsyncIterator[httpx.Response]:
-        """A response whose body is read as it comes."""
+        """Return a response whose body is read as it arrives."""
         async with self._http.stream(method, url, **more) as response:
             yield response
 
 
 class Reply:
-    """One client's view of one request: asks, reads, loses its connection, asks again, until the reply has ended.
+    """One client's view of one request: it asks, reads, loses its connection, asks again, until the reply has ended.
 
-    What is wrong with what it reads goes into `seen.problems`.
+    Faults in what it reads go into `seen.problems`.
     """
 
     def __init__(self, client: HttpClient, seen: Seen, priority_class: str, timeout_s: float) -> None:
@@ -91,11 +91,11 @@ class Reply:
         return self._url
 
     def move(self) -> None:
-        """Go to the other gateway."""
+        """Switch to the other gateway."""
         self._url = self._client.other_url(self._url)
 
     async def read(self, *, leave_after: int | None = None, until: float) -> None:
-        """Read on until the reply has ended, or raise Left after so many more events. `until`: when to give up."""
+        """Read to the reply's end, or raise Left after this number of further events. `until`: when to stop trying."""
         self._leave_after = None if leave_after is None else self.num_events + leave_after
         seen = self._seen
         while seen.ended is None and time.monotonic() < until:
@@ -126,7 +126,7 @@ class Reply:
         }
 
     async def _post(self) -> None:
-        """Ask; under the same id again this is no second request."""
+        """Ask; a repeat under the same id is not a second request."""
         seen = self._seen
         seen.posted_at = seen.posted_at or time.monotonic()
         async with self._client.send("POST", f"{self._url}/v1/completions", json=self._body()) as response:
@@ -144,7 +144,7 @@ class Reply:
             await self._read_events(response)
 
     async def _resume(self) -> None:
-        """Go on behind the last event; from the start where there was none."""
+        """Resume after the last event; from the start if there was none."""
         seen = self._seen
         headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
         if not self._last_id:
@@ -172,7 +172,7 @@ class Reply:
             self.move()
 
     async def _read_events(self, response: httpx.Response) -> None:
-        """Take events until the end, a broken connection, or a fault that breaks it here."""
+        """Take events until the end, a broken connection, or a fault that breaks the connection here."""
         broken = self._client.open_streams[self._seen.id] = asyncio.Event()
         breaking = asyncio.create_task(broken.wait())
         try:
@@ -222,7 +222,7 @@ class Reply:
                 raise Left
 
     def _take_id(self, event_id: str) -> None:
-        """An id names the tokens delivered per choice: each event brings more of them, or the end of a choice."""
+        """An id names the tokens delivered per choice: each event adds tokens, or the end of a choice."""
         counts = [int(count) for count in event_id.partition("-")[0].split(",")]
         known = self._counts + [0] * (len(counts) - len(self._counts))
         if any(new < old for new, old in zip(counts, known, strict=False)) or (

@@ -1,4 +1,4 @@
-"""When each fault comes, and how many of them may be at work at once."""
+"""When each fault occurs, and how many may be active at once."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ _WORKERS_AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One fault to come: seconds after the start, what, to which of several targets, how hard (0 to 1)."""
+    """One planned fault: seconds after the start, kind, which of several targets, severity (0 to 1)."""
 
     at_s: float
     kind: str
@@ -27,7 +27,7 @@ class Planned:
 
 @dataclass(slots=True)
 class Fault:
-    """One fault that was; `begin` and `end` are seconds of `time.monotonic()`. `note`: why it did nothing, if so."""
+    """One past fault; `begin` and `end` are seconds of `time.monotonic()`. `note`: why it had no effect, if so."""
 
     kind: str
     target: str
@@ -37,7 +37,7 @@ class Fault:
 
 
 def plan(rng: Random, kinds: Sequence[str], minutes: float, per_minute: float) -> list[Planned]:
-    """All faults of a run. Kinds come in rounds, each in an order of its own, so that none is left out."""
+    """Return all faults of a run. Kinds come in rounds, each in its own order, so that none is left out."""
     planned: list[Planned] = []
     at_s, left = 2.0, list[str]()
     while True:
@@ -50,7 +50,7 @@ def plan(rng: Random, kinds: Sequence[str], minutes: float, per_minute: float) -
 
 
 class Injector:
-    """Carries the plan out. Faults may overlap, but one worker of three, and one thing in each, is left alone."""
+    """Executes the plan. Faults may overlap, but one worker of three, and one component of each kind, is left alone."""
 
     def __init__(self, site: Site, http: HttpClient, acts: "Acts") -> None:
         self.site = site
@@ -62,7 +62,7 @@ class Injector:
         self._gateways = asyncio.Lock()
 
     async def run(self, planned: Sequence[Planned]) -> None:
-        """Returns when the last fault has been healed."""
+        """Execute the plan; return when the last fault has been healed."""
         begin = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             for one in planned:
@@ -71,7 +71,7 @@ class Injector:
 
     @asynccontextmanager
     async def at_work(self, planned: Planned) -> AsyncIterator[tuple[Fault, Service]]:
-        """Wait for the target, and note the fault: to a worker or a gateway by its kind's first word."""
+        """Wait for the target, a worker or a gateway by its kind's first word, and record the fault."""
         is_worker = planned.kind.startswith(("worker", "engine"))
         services = self.site.workers if is_worker else self.site.gateways
         service = services[planned.target % len(services)]
@@ -83,7 +83,7 @@ class Injector:
 
     @asynccontextmanager
     async def at_redis(self, planned: Planned) -> AsyncIterator[tuple[Fault, Server]]:
-        """Wait until nothing else befalls Redis, note the fault, and wait until it has healed."""
+        """Wait until no other fault affects Redis, record the fault, and wait until it has healed."""
         async with self._redis:
             with self._noted(planned.kind, "redis") as fault:
                 yield fault, self.site.redis.target(planned.target)

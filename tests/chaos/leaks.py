@@ -1,4 +1,4 @@
-"""Which processes leak: memory or descriptors that stay when all is quiet."""
+"""Which processes leak: memory or descriptors that remain when all is quiet."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +12,7 @@ allocators keep some."""
 
 
 def find_leaks(before: Iterable[Sample], after: Iterable[Sample]) -> Iterator[Violation]:
-    """Compare quiet processes before and after; by name, for a process may have been started again."""
+    """Compare quiet processes before and after, by name, because a process may have been restarted."""
     first = {one.name: one for one in before}
     for one in after:
         base = first[one.name]

@@ -1,4 +1,4 @@
-"""The load: requests of mixed lengths, classes and behaviours, over HTTP and straight into Redis."""
+"""The load: requests of mixed lengths, classes and behaviors, over HTTP and directly to Redis."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ _FINISHED = frozenset({"finished"})
 
 
 class Load:
-    """Keeps asking until `until`, `rate` requests a second on average; everything random comes from `rng`."""
+    """Sends requests until `until`, on average `rate` per second; all randomness comes from `rng`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Load:
         self._number = 0
 
     async def run(self, rate: float, until: float) -> None:
-        """Ask; returns at `until` (monotonic), while the last requests still run."""
+        """Send requests; return at `until` (monotonic), while the last requests still run."""
         weights = [BEHAVIOURS[name].weight for name in self._behaviours]
         while time.monotonic() < until:
             await asyncio.sleep(self._rng.expovariate(rate))
@@ -54,7 +54,7 @@ class Load:
                 self._start(client)
 
     async def wait(self, timeout_s: float) -> list[str]:
-        """Wait until all clients are done; the ids of those that are not."""
+        """Wait until all clients are done; return the ids of those that are not."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         unfinished = [task.get_name() for task in self._tasks]
@@ -76,7 +76,7 @@ class Load:
             seen.end("client error")
 
     def _new_client(self, name: str) -> "Client":
-        """All that is random about a request is drawn here, so that one seed gives one load."""
+        """Draw everything random about a request here, so that one seed gives one load."""
         rng, behaviour = Random(self._rng.random()), BEHAVIOURS[name]
         self._number += 1
         prompt = rng.randrange(len(self._catalogue.prompts))
@@ -106,7 +106,7 @@ class Load:
 
 
 class Client:
-    """One request in the hands of one behaviour."""
+    """One request, handled by one behavior."""
 
     def __init__(self, load: Load, seen: Seen, priority_class: str, rng: Random) -> None:
         self.http = load.http
@@ -117,20 +117,20 @@ class Client:
         self.rng = rng
 
     def reply(self, timeout_s: float = TIMEOUT_S) -> Reply:
-        """A reader over HTTP that has not asked yet."""
+        """Return a reader over HTTP that has not sent its request yet."""
         return Reply(self.http, self.seen, self.priority_class, timeout_s)
 
     @property
     def until(self) -> float:
-        """When a client gives up (monotonic)."""
+        """Return when a client stops trying (monotonic)."""
         return (self.seen.posted_at or time.monotonic()) + TIMEOUT_S + _LATE_S
 
     async def post(self, timeout_s: float = TIMEOUT_S, *, times: int = 1) -> None:
-        """Into Redis."""
+        """Post the request to Redis."""
         await self.redis.post(self.seen, self.priority_class, timeout_s, times=times)
 
     async def follow(self, num_tokens: int | None = None) -> None:
-        """From Redis."""
+        """Read the reply from Redis."""
         await self.redis.follow(self.seen, until=self.until, num_tokens=num_tokens)
 
 
@@ -139,7 +139,7 @@ async def _stay(client: Client) -> None:
 
 
 async def _flit(client: Client) -> None:
-    """Leaves and comes back in time, now and then to the other gateway."""
+    """Leave and return in time, occasionally to the other gateway."""
     reply = client.reply()
     for _ in range(client.rng.randint(1, 3)):
         try:
@@ -153,7 +153,7 @@ async def _flit(client: Client) -> None:
 
 
 async def _return(client: Client) -> None:
-    """Leaves for longer than the grace, having said that the request is to go on."""
+    """Leave for longer than the grace period, having asked for the request to continue."""
     reply = client.reply()
     try:
         await reply.read(leave_after=client.rng.randint(1, 8), until=client.until)
@@ -213,7 +213,7 @@ async def _post_nonsense(client: Client) -> None:
 
 
 async def _post_watched(client: Client) -> None:
-    """Somebody else looks at the answer over HTTP for a moment: that is no client whose leaving counts."""
+    """Let an onlooker read the answer over HTTP briefly; when it leaves, this does not count as a lost client."""
     await client.post()
     await client.follow(1)
     onlooker = Seen(client.seen.id, "onlooker", {}, client.seen.allowed)
@@ -228,7 +228,7 @@ async def _post_watched(client: Client) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a client does, how often, and which ends its own doing explains. Names with `redis` read from Redis."""
+    """What a client does, how often, and which ends its own actions explain. Names with `redis` read from Redis."""
 
     weight: int
     act: Callable[[Client], Awaitable[None]]

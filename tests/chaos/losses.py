@@ -1,4 +1,4 @@
-"""Acknowledged writes that Redis itself lost: which may be gone, which were, and who has to be told."""
+"""Acknowledged writes that Redis itself lost: which may be gone, which were, and who must be told."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,28 +15,28 @@ _SHOWN_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Acknowledged writes from between these times (monotonic) may be gone."""
+    """A loss: acknowledged writes from between these times (monotonic) may be gone."""
 
     begin: float
     end: float
 
     @property
     def is_whole(self) -> bool:
-        """Whether Redis forgot everything."""
+        """Whether Redis lost everything."""
         return self.begin == _NEVER
 
     def __contains__(self, at: float) -> bool:
         return self.begin <= at <= self.end
 
     def concerns(self, seen: Seen) -> bool:
-        """Whether something of the request was written in between."""
+        """Whether any part of the request was written in between."""
         begun_at = seen.posted_at or seen.accepted_at
         return begun_at is not None and begun_at <= self.end and (seen.ended_at is None or seen.ended_at >= self.begin)
 
 
 @dataclass
 class Losses:
-    """All of a run. What was lost is counted in `entries` and `told`."""
+    """All losses of a run. `entries` and `told` count what was lost."""
 
     all: Sequence[Loss]
     entries: dict[Loss, list[float]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Losses:
     """Requests whose clients were told so."""
 
     def concern(self, seen: Seen) -> bool:
-        """Whether something of the request may have been lost."""
+        """Whether any part of the request may have been lost."""
         return any(loss.concerns(seen) for loss in self.all)
 
     def took_the_end(self, seen: Seen) -> bool:
@@ -53,7 +53,7 @@ class Losses:
         return seen.ended_at is not None and any(seen.ended_at - _SHOWN_S in loss for loss in self.all)
 
     def may_lack(self, at: float) -> bool:
-        """Whether what was written at this time may be gone; counts it as gone."""
+        """Whether a write at this time may be gone; counts it as gone."""
         for loss in self.all:
             if at in loss:
                 self.entries.setdefault(loss, []).append(at)
@@ -61,8 +61,9 @@ class Losses:
         return False
 
     def as_answered(self, seen: Seen, log: Log) -> Log:
-        """The log that the client's end is to be compared with: as it was watched, where its terminal was lost, unless
-        the client saw another end, which was written then: a cancel may be lost together with the end that it brought.
+        """Return the log to compare the client's end with. If the terminal was lost, this is the log as watched, unless
+        the client saw a different end, which the final log holds: a cancel may be lost together with its terminal
+        event.
         """
         final = {one.id for one in log.final}
         seen_at = list(zip(log.watched, log.times, strict=True))
@@ -78,12 +79,14 @@ class Losses:
 
     @property
     def longest_s(self) -> float:
-        """From the first entry that was lost at once to the last."""
+        """Return the longest time from the first to the last entry of one loss."""
         return max((max(times) - min(times) for times in self.entries.values()), default=0.0)
 
 
 def _without_replaced(entries: Sequence[LogEntry], final: set[str]) -> list[LogEntry]:
-    """Without what an earlier loss had taken, and was then written again: the first of two entries of one position."""
+    """Return the entries without those that an earlier loss had taken and that were rewritten: the first of two entries
+    for one position.
+    """
     least: dict[int, int] = {}
     kept: list[LogEntry] = []
     for one in reversed(entries):

@@ -1,6 +1,6 @@
-"""What workers of the suite do to themselves at start: they slow their engine down, and break on purpose if told to.
+"""Patches that the suite's workers apply at start: they slow the engine down, and break on purpose if told to.
 
-The only module here that knows the product's code; what it patches is imported in the worker's process alone.
+The only module here that uses the product's code; it imports what it patches only in the worker's process.
 """
 
 import os
@@ -23,7 +23,7 @@ def apply(pause_s: float, broken: Sequence[str] = ()) -> None:
 
 
 def pace(pause_s: float) -> None:
-    """A pause before each iteration: answers take long enough for faults to hit them, and cost little of the CPU."""
+    """Pause before each iteration: answers take long enough for faults to hit them, and cost little CPU."""
     from orcastream.engine import OrcaEngine
 
     step = OrcaEngine.step
@@ -36,7 +36,7 @@ def pace(pause_s: float) -> None:
 
 
 def repeat() -> None:
-    """A publisher that now and then writes the same tokens again."""
+    """A publisher that occasionally writes the same tokens again."""
     from orcastream.schemas.events import Output
     from orcastream.worker import publisher
 
@@ -54,7 +54,7 @@ def repeat() -> None:
 
 
 def skip() -> None:
-    """A takeover that leaves out the token behind those that it found."""
+    """A takeover that skips the token after those that it found."""
     from orcastream.worker.choice import Choice
 
     adopt = Choice.adopt
@@ -68,7 +68,7 @@ def skip() -> None:
 
 
 def no_terminal() -> None:
-    """A publisher that now and then forgets to write the end, and acknowledges all the same."""
+    """A publisher that occasionally does not write the end, but acknowledges anyway."""
     from orcastream.schemas.events import Terminal
     from orcastream.worker import publisher
 
@@ -83,7 +83,7 @@ def no_terminal() -> None:
 
 
 def ignore_cancel() -> None:
-    """A worker to which a cancel means nothing."""
+    """A worker that ignores cancels."""
     from orcastream.schemas.errors import ErrorCode
     from orcastream.worker.running import Running
 

@@ -1,4 +1,4 @@
-"""What was seen: by each client, and in each reply log while it grew and at the end."""
+"""The record of a run: what each client saw, and each reply log while it grew and at the end."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ AWAY = (RedisError, RedisClusterException, OSError)
 
 
 def connect(port: int) -> "Redis[bytes]":
-    """A client that repeats nothing."""
+    """Return a client that repeats nothing."""
     return Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=5, socket_connect_timeout=5)
 
 
@@ -59,7 +59,7 @@ class Seen:
 
     @property
     def accepted(self) -> bool:
-        """Whether the system has taken the request on."""
+        """Whether the system has accepted the request."""
         return self.accepted_at is not None
 
     @property
@@ -68,19 +68,18 @@ class Seen:
         return not self.behaviour.startswith("redis")
 
     def accept(self) -> None:
-        """The system said that it has the request."""
+        """Record that the system confirmed the request."""
         self.accepted_at = self.accepted_at or time.monotonic()
 
     def end(self, how: str) -> None:
-        """The client is done."""
+        """Record that the client is done."""
         if self.ended is None:
             self.ended, self.ended_at = how, time.monotonic()
 
 
 @dataclass
 class Log:
-    """One reply log as it was watched: entries in the order of their arrival, when each came, and what stands there
-    at the end."""
+    """One watched reply log: entries in order of arrival, when each arrived, and the log's content at the end."""
 
     watched: list[LogEntry] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -94,8 +93,9 @@ class Log:
 
 
 class Recorder:
-    """Follows all reply logs on connections of its own, past every fault but that of Redis itself. `observer`: the
-    client to use now."""
+    """Follows all reply logs on its own connections, unaffected by any fault except those of Redis itself. `observer`:
+    the current client to use.
+    """
 
     def __init__(self, observer: Callable[[], "Redis[bytes]"], queue: Queue) -> None:
         self._observer = observer
@@ -111,14 +111,14 @@ class Recorder:
         self._live[seen.id] = b"0-0"
 
     async def watch(self) -> None:
-        """Follow the logs, for ever."""
+        """Follow the logs forever."""
         while True:
             with suppress(*AWAY):
                 await self._read_on()
             await asyncio.sleep(_POLL_S)
 
     async def note_cancel(self, seen: Seen) -> None:
-        """The cancel of a request was confirmed: see how far its log is."""
+        """Record how far a request's log is when its cancel is confirmed."""
         seen.cancelled_at = time.monotonic()
         with suppress(*AWAY):
             entries = await self._read(seen.id)
@@ -126,12 +126,12 @@ class Recorder:
             seen.ended_before_cancel = any(one.is_terminal for one in entries)
 
     async def read_finally(self) -> None:
-        """Read each log from its start once more, when all is quiet."""
+        """Read each log from its start again when all is quiet."""
         for request_id, log in self.logs.items():
             log.final = await self._read(request_id)
 
     async def left_over(self) -> dict[str, int]:
-        """Entries in the request streams and in their groups, by key; empty when all is done."""
+        """Return the entries in the request streams and in their groups, by key; empty when all is done."""
         left: dict[str, int] = {}
         for key in self._queue.streams():
             length = await self._redis.xlen(key)
@@ -140,7 +140,7 @@ class Recorder:
         return left
 
     async def dead_letters(self) -> list[dict[str, str]]:
-        """All dead letters: id, reason, message."""
+        """Return all dead letters: id, reason, message."""
         letters = [letter for key in self._queue.dead_letters() for letter in await self._redis.xrange(key)]
         names = ("id", "reason", "message", "attempts")
         return [{name: fields.get(name.encode(), b"").decode() for name in names} for _, fields in letters]

@@ -22,7 +22,7 @@ _LOOK_S = 3.0
 
 @dataclass
 class _Posted:
-    """What was written, and as which entry."""
+    """A written request, and its entry."""
 
     priority_class: str
     entry_id: bytes
@@ -30,7 +30,7 @@ class _Posted:
 
 
 class RedisClient:
-    """One for all requests: what befalls Redis befalls `redis`."""
+    """The client for all requests: every fault of Redis affects `redis`."""
 
     def __init__(self, redis: "Redis[bytes]", queue: Queue) -> None:
         self._redis = redis
@@ -38,8 +38,9 @@ class RedisClient:
         self._posted: dict[str, _Posted] = {}
 
     async def post(self, seen: Seen, priority_class: str, timeout_s: float, *, times: int = 1) -> None:
-        """Write the entry until that is acknowledged, so many times; of one id the first counts. Who got no
-        acknowledgement in time gives up."""
+        """Write the entry until it is acknowledged, the given number of times; of one id the first counts. Stops trying
+        without an acknowledgment in time.
+        """
         deadline_ms = int((time.time() + timeout_s) * 1000)
         seen.posted_at = time.monotonic()
         until = seen.posted_at + timeout_s
@@ -67,7 +68,7 @@ class RedisClient:
                 await asyncio.sleep(_RETRY_S)
 
     async def cancel(self, request_id: str, until: float) -> bool:
-        """Write the key, then the wake-up; whether both were acknowledged."""
+        """Write the key, then the wake-up; return whether both were acknowledged."""
         while time.monotonic() < until:
             try:
                 await self._redis.set(self._queue.cancel(request_id), "1", ex=3600)
@@ -78,7 +79,7 @@ class RedisClient:
         return False
 
     async def follow(self, seen: Seen, *, until: float, num_tokens: int | None = None) -> None:
-        """Fold the reply log until it ends, or until `num_tokens` tokens are there."""
+        """Fold the reply log until it ends, or until it has `num_tokens` tokens."""
         cursor, look_at, missing = b"0-0", time.monotonic() + _LOOK_S, False
         while seen.ended is None and time.monotonic() < until:
             try:
@@ -103,7 +104,7 @@ class RedisClient:
             seen.end("gave up")
 
     async def _look(self, seen: Seen, *, again: bool) -> bool:
-        """Whether Redis has lost the request; where it had already when we looked before, it is posted `again`."""
+        """Check whether Redis has lost the request; if the previous look also found it lost, post it `again`."""
         request_id, posted = seen.id, self._posted[seen.id]
         stream = self._queue.requests(posted.priority_class, request_id)
         mark = await self._redis.get(self._queue.seen(request_id))
@@ -143,5 +144,5 @@ class RedisClient:
 
 
 def unreadable_entry(request_id: str, deadline_ms: int) -> dict[str, str | bytes]:
-    """An entry that breaks the contract: no prompt."""
+    """Return an entry that breaks the contract: it has no prompt."""
     return {"id": request_id, "v": "1", "deadline": str(deadline_ms), "payload": msgpack.packb({"prompt": []})}

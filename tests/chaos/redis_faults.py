@@ -1,4 +1,4 @@
-"""The faults of Redis, and of the way to it."""
+"""The faults of Redis, and of the connections to it."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ async def _freeze_redis(injector: Injector, planned: Planned) -> None:
 
 
 async def _refuse(injector: Injector, planned: Planned) -> None:
-    """Connections are cut and refused; one time in eight for 20 s."""
+    """Cut and refuse connections; one time in eight for 20 s."""
     async with injector.at_redis(planned):
         redis = injector.site.redis
         await redis.refuse(everywhere=planned.target % 2 == 0)
@@ -34,7 +34,7 @@ async def _refuse(injector: Injector, planned: Planned) -> None:
 
 
 async def _cut(injector: Injector, planned: Planned) -> None:
-    """Connections are cut in the middle of a command, or of an answer."""
+    """Cut connections in the middle of a command, or of a reply."""
     async with injector.at_redis(planned) as (_, server):
         server.proxy.cut("commands" if planned.target % 2 else "replies", 1 + int(5 * planned.force))
         await asyncio.sleep(1)
@@ -55,15 +55,16 @@ async def _fill_disk(injector: Injector, planned: Planned) -> None:
 
 
 async def _lose_machine(injector: Injector, planned: Planned) -> None:
-    """Redis is killed, and up to a second of what it had acknowledged has not reached the disk."""
+    """Kill Redis; up to a second of acknowledged writes has not reached the disk."""
     async with injector.at_redis(planned) as (_, server):
         await injector.site.redis.lose_machine(server, planned.force)
         await server.start()
 
 
 async def _promote(injector: Injector, planned: Planned) -> None:
-    """The master is killed, frozen, or asked to step down, until the replica is the master; half the time the replica
-    has been behind for up to a second."""
+    """Kill the master, freeze it, or ask it to step down, until the replica is the master; half the time the replica
+    has lagged by up to a second.
+    """
     redis = injector.site.redis
     assert isinstance(redis, SentinelService)
     async with injector.at_redis(planned) as (fault, server):
@@ -95,5 +96,5 @@ _ONLY_IN = {"machine-lost": "everysec", "replica-promoted": "sentinel"}
 
 
 def can_suffer(mode: str, kind: str) -> bool:
-    """Whether a mode of Redis knows this kind of fault."""
+    """Whether a mode of Redis supports this kind of fault."""
     return _ONLY_IN.get(kind, mode) == mode

@@ -39,8 +39,9 @@ class Unsupported(Exception):
 
 
 def find_binary(mode: str) -> str:
-    """The server of a mode: Valkey for `valkey`, the one on PATH for `cluster`, which needs a Redis of version 7, else
-    the one that comes along, else the one on PATH."""
+    """Return the server binary for a mode: Valkey for `valkey`; the one on PATH for `cluster`, which needs Redis 7;
+    otherwise the bundled one, or else the one on PATH.
+    """
     if mode not in FSYNC:
         raise Unsupported(f"MODE={mode}: allowed: {', '.join(FSYNC)}")
     if mode == "valkey":
@@ -55,7 +56,7 @@ def find_binary(mode: str) -> str:
 
 
 class RedisService:
-    """One server. A kind with several overrides what is said of `master`, the one that takes writes now."""
+    """One server. Kinds with several servers override the members about `master`, the one that accepts writes now."""
 
     queue = Queue()
 
@@ -69,20 +70,20 @@ class RedisService:
 
     @property
     def master(self) -> Server:
-        """The server that takes writes now."""
+        """The server that accepts writes now."""
         return self.servers[0]
 
     @property
     def url(self) -> str:
-        """Where services connect."""
+        """The URL that services connect to."""
         return f"redis://127.0.0.1:{self.master.port}/0"
 
     def producer(self) -> "Redis[bytes]":
-        """A client that everything befalls; it repeats nothing."""
+        """A client that every fault affects; it repeats nothing."""
         return connect(self.master.port)
 
     def observer(self) -> "Redis[bytes]":
-        """A client past the proxies, to the server that takes writes now; closed at the end."""
+        """A client that bypasses the proxies, to the server that accepts writes now; closed at the end."""
         port = self.master.direct_port
         if port not in self._observers:
             self._observers[port] = connect(port)
@@ -100,7 +101,7 @@ class RedisService:
         self._watching = [asyncio.create_task(server.watch_file()) for server in self.servers]
 
     async def healed(self) -> str:
-        """Wait until the next fault may come; what is still wrong, if it is."""
+        """Wait until the next fault may occur; return what is still wrong, if anything."""
         give_up, why = time.monotonic() + HEAL_S, "?"
         while time.monotonic() < give_up:
             try:
@@ -118,7 +119,7 @@ class RedisService:
             await server.proxy.refuse()
 
     async def listen(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         for server in self.servers:
             await server.proxy.listen()
 
@@ -129,13 +130,13 @@ class RedisService:
         self._may_have_lost(begin)
 
     async def lose_machine(self, server: Server, seconds: float) -> None:
-        """The server's machine goes down, and what it had not synced for `seconds` with it."""
+        """Simulate the failure of the server's machine, which loses what it had not synced for `seconds`."""
         begin = time.monotonic() - _UNWRITTEN_S - seconds
         await server.lose_machine(seconds)
         self._may_have_lost(begin)
 
     async def _what_is_wrong(self) -> str:
-        """Nothing, as long as nobody has to agree with anybody."""
+        """Nothing, because a single server needs no agreement."""
         return ""
 
     def _may_have_lost(self, begin: float) -> None:

@@ -1,4 +1,4 @@
-"""What a run came to: one table, and the same and more as JSON."""
+"""The result of a run: a table, and the same with more detail as JSON."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ _STANDSTILL_S = 3.0
 
 
 def stalls(faults: Sequence[Fault], logs: Sequence[Log]) -> dict[str, float]:
-    """By kind of fault: the longest pause of a reply log, in seconds, that began while one was at work."""
+    """Return by kind of fault the longest pause of a reply log, in seconds, that began during such a fault."""
     gaps = [(a, b) for log in logs for a, b in zip(log.times, log.times[1:], strict=False) if b - a > 0.1]
     longest: dict[str, float] = {}
     for fault in faults:
@@ -32,7 +32,7 @@ def summarize(
     faults: Sequence[Fault],
     findings: Findings,
 ) -> dict[str, Any]:
-    """Everything worth keeping of a run that began at `begin`; the numbers that must be 0 stand at the top."""
+    """Return the figures of a run that began at `begin`; the numbers that must be 0 come first."""
     done = [fault for fault in faults if not fault.note]
     return {
         **head,
@@ -56,7 +56,7 @@ def summarize(
 
 
 def table(summary: dict[str, Any]) -> str:
-    """For people."""
+    """Return the figures as a readable table."""
     kinds = sorted(set(summary["faults_by_kind"]) | set(summary["longest_pause_s"]))
     width = max(map(len, (*kinds, *KINDS, "requests")))
     lines = [f"{'fault':{width}}  times  longest pause"]
@@ -80,6 +80,6 @@ def table(summary: dict[str, Any]) -> str:
 
 
 def write_json(path: str, summary: dict[str, Any]) -> None:
-    """To a file."""
+    """Write the figures to a file."""
     with open(path, "w") as file:
         json.dump(summary, file, indent=1)

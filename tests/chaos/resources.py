@@ -1,4 +1,4 @@
-"""Memory and descriptors of the processes, from /proc."""
+"""Memory and file descriptors of the processes, from /proc."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ _INTERVAL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at one process. `at` is in seconds of `time.monotonic()`."""
+    """One sample of one process. `at` is in seconds of `time.monotonic()`."""
 
     name: str
     pid: int
@@ -23,7 +23,7 @@ class Sample:
 
 
 def look(name: str, pid: int) -> Sample | None:
-    """A process now; None where it has gone."""
+    """Sample a process now; None means it is gone."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         if "RssAnon:" in status:
@@ -33,7 +33,7 @@ def look(name: str, pid: int) -> Sample | None:
 
 
 class Resources:
-    """Looks at all processes every second; `pids` gives them by name."""
+    """Samples all processes every second; `pids` returns them by name."""
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
         self._pids = pids
@@ -47,7 +47,7 @@ class Resources:
         self.samples.extend(one for one in looks if one is not None)
 
     async def watch(self) -> None:
-        """Do so for ever."""
+        """Take samples forever."""
         while True:
             self.look()
             begin = time.monotonic()

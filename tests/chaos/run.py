@@ -1,7 +1,7 @@
 """The chaos suite: `python -m tests.chaos.run --minutes 15 --seed 1 --json chaos.json`, or `make chaos`.
 
-Real processes under a mixed load, while faults are injected at random; then everything that was seen is checked. Exit
-status 0: all promises were kept; 1: one was broken; 2: it cannot be run so.
+Real processes under a mixed load, while faults are injected at random; then everything recorded is checked. Exit status
+0: all promises were kept; 1: one was broken; 2: the run is not possible with these arguments.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _EMPTY_S = 120.0
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
     parser.add_argument("--minutes", type=float, default=15, help="how long faults are injected")
     parser.add_argument("--seed", type=int, default=1, help="of the load and of the faults")
@@ -46,12 +46,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=2.5, help="requests per second")
     parser.add_argument("--faults-per-minute", type=float, default=14)
     parser.add_argument("--load", default="all", help=f"some of {','.join(BEHAVIOURS)}, or all")
-    parser.add_argument("--settle", type=float, default=180, help="seconds that the last clients get after the faults")
+    parser.add_argument("--settle", type=float, default=180, help="seconds that the last clients have after the faults")
     parser.add_argument("--pause-ms", type=float, default=8, help="before each iteration of the engine")
-    parser.add_argument("--grace-s", type=float, default=GRACE_S, help="time that the gateways give a lost client")
+    parser.add_argument("--grace-s", type=float, default=GRACE_S, help="grace period of the gateways for a lost client")
     parser.add_argument("--json", default=None, help="where to write the figures")
     parser.add_argument("--break", dest="broken", default="none", help=f"the workers, so: some of {','.join(BREAKS)}")
-    parser.add_argument("--keep", default=None, help="a new folder that keeps the logs of all processes")
+    parser.add_argument("--keep", default=None, help="a new folder for the logs of all processes")
     options = parser.parse_args(arguments)
     options.kinds = _some_of(parser, "--faults", options.faults, faults_of(options.mode))
     options.behaviours = _some_of(parser, "--load", options.load, BEHAVIOURS)
@@ -60,7 +60,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _some_of(parser: argparse.ArgumentParser, flag: str, value: str, allowed: Iterable[str]) -> list[str]:
-    """The names in a comma-separated value; all for `all`, none for `none`."""
+    """Return the names in a comma-separated value; all for `all`, none for `none`."""
     names = {"all": list(allowed), "none": []}.get(value, value.split(","))
     if unknown := set(names).difference(allowed):
         parser.error(f"{flag}: got {', '.join(sorted(unknown))}, allowed: {', '.join(allowed)}, all, none")
@@ -68,7 +68,7 @@ def _some_of(parser: argparse.ArgumentParser, flag: str, value: str, allowed: It
 
 
 async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    """One run; its figures."""
+    """Run once and return the figures."""
     async with AsyncExitStack() as stack:
         patch = partial(apply, options.pause_ms / 1000, options.breaks)
         site = Site(options.mode, directory, patch=patch, grace_s=options.grace_s)
@@ -121,7 +121,7 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 async def _start(site: Site) -> Catalogue:
-    """Start everything; the undisturbed answers are computed first, by a worker of their own."""
+    """Start everything; a separate worker computes the undisturbed answers first."""
     catalogue = Catalogue.load()
     await site.redis.start()
     site.intact_worker.start()
@@ -129,12 +129,12 @@ async def _start(site: Site) -> Catalogue:
     await site.intact_worker.kill()
     await site.start()
     if why := await site.redis.healed():
-        raise RuntimeError(f"Redis is not whole before the first fault: {why}")
+        raise RuntimeError(f"Redis is not healthy before the first fault: {why}")
     return catalogue
 
 
 async def _emptied(recorder: Recorder) -> dict[str, int]:
-    """What is left in the queue when there is nothing more to wait for."""
+    """Return what remains in the queue when there is nothing more to wait for."""
     give_up = time.monotonic() + _EMPTY_S
     left = {"redis": 0}
     while left and time.monotonic() < give_up:
@@ -154,7 +154,7 @@ def _add_the_rest(findings: Findings, unfinished: list[str], left_over: dict[str
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status."""
+    """Run the suite and return the exit status."""
     options = parse(arguments)
     try:
         find_binary(options.mode)

@@ -1,4 +1,4 @@
-"""A master, a replica and three sentinels: a master that goes away is replaced."""
+"""A master, a replica and three sentinels: a failed master is replaced."""
 
 import asyncio
 import subprocess
@@ -33,7 +33,7 @@ _FOLLOWING_S = 3.0
 
 
 class SentinelService(RedisService):
-    """All of them talk through the servers' proxies; the sentinels themselves are left alone."""
+    """All of them communicate through the servers' proxies; faults do not affect the sentinels themselves."""
 
     def __init__(self, mode: str, directory: Path) -> None:
         super().__init__(mode, directory)
@@ -48,16 +48,16 @@ class SentinelService(RedisService):
 
     @property
     def master(self) -> Server:
-        """Whom the sentinels name."""
+        """The server that the sentinels name."""
         return self._master
 
     @property
     def url(self) -> str:
-        """Asks the sentinels."""
+        """The URL of the sentinels."""
         return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self._ports)}/{SERVICE}"
 
     def producer(self) -> "Redis[bytes]":
-        """Asks the sentinels at each connection."""
+        """A client that asks the sentinels at each connection."""
         options: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         sentinels = Sentinel([("127.0.0.1", port) for port in self._ports], sentinel_kwargs={"socket_timeout": 1})
         return sentinels.master_for(SERVICE, **options)
@@ -69,10 +69,10 @@ class SentinelService(RedisService):
             self._start_sentinel(port)
         self._watching.append(asyncio.create_task(self._watch_master()))
         if why := await self.healed():
-            raise RuntimeError(f"the sentinels did not come up: {why}")
+            raise RuntimeError(f"the sentinels did not start: {why}")
 
     async def hold_up_replication(self) -> None:
-        """From now on the replica gets nothing, so that what is written is lost with the master."""
+        """Stop the replication, so that later writes are lost with the master."""
         self._disturbed_at = self._disturbed_at or time.monotonic()
         [replica] = [server for server in self.servers if server is not self.master]
         await replica.configure("masterauth", "no such password")
@@ -83,12 +83,12 @@ class SentinelService(RedisService):
             await client.aclose()
 
     async def promote(self) -> None:
-        """Have the sentinels promote the replica, while the master lives."""
+        """Have the sentinels promote the replica while the master is alive."""
         async with connect(self._ports[0]) as sentinel:
             await sentinel.sentinel_failover(SERVICE)
 
     async def changed(self, do: Callable[[], Awaitable[None]]) -> str:
-        """Do something, and wait until another server is the master; what is wrong where none becomes it."""
+        """Perform an action and wait until another server is the master; return what is wrong if none is."""
         self._changed.clear()
         try:
             await do()
@@ -101,7 +101,7 @@ class SentinelService(RedisService):
         return ""
 
     async def healed(self) -> str:
-        """As every kind; then nothing disturbs the replication any more."""
+        """As in the base class; then resume the replication."""
         why = await super().healed()
         if not why:
             self._disturbed_at = None
@@ -115,7 +115,7 @@ class SentinelService(RedisService):
         await super().stop()
 
     async def _what_is_wrong(self) -> str:
-        """The replica has to have what the master has, and all sentinels to know both."""
+        """The replica must have the master's data, and all sentinels must know both."""
         for server in self.servers:
             await server.configure("masterauth", "")
         replicas = [server for server in self.servers if server is not self.master]
@@ -134,7 +134,7 @@ class SentinelService(RedisService):
         return ""
 
     async def _watch_master(self) -> None:
-        """Ask one sentinel who is the master, for ever."""
+        """Ask one sentinel for the master, forever."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -152,8 +152,9 @@ class SentinelService(RedisService):
                 self._changed.set()
 
     async def _watch_former(self, server: Server, number: int) -> None:
-        """A master that was away comes back as one, and takes writes until the sentinels make it a replica: up to then
-        the loss lasts."""
+        """A failed master returns as a master and accepts writes until the sentinels make it a replica: the loss lasts
+        until then.
+        """
         while server is not self._master:
             try:
                 async with server.client() as client:

@@ -1,4 +1,4 @@
-"""One Redis server under attack, behind a proxy of its own."""
+"""One Redis server under attack, behind its own proxy."""
 
 import asyncio
 import resource
@@ -24,8 +24,9 @@ _LOOK_S = 0.05
 
 
 class Server:
-    """`port` is the proxy's, for those who are to suffer; `direct_port` the server's own. `fsync` None: it keeps
-    nothing. Its configuration is in a file, as whoever makes it a master or a replica writes that down there."""
+    """`port` is the proxy's, for clients that faults affect; `direct_port` is the server's own. `fsync` None: the
+    server persists nothing. Its configuration is in a file, because changes of its role are written there.
+    """
 
     def __init__(self, binary: str, directory: Path, fsync: str | None, *, replica_of: "Server | None" = None) -> None:
         self._binary = binary
@@ -40,7 +41,7 @@ class Server:
         lines = [f"port {self.direct_port}", "bind 127.0.0.1", f"dir {directory}", f"logfile {directory}/redis.log"]
         lines += ['save ""', "auto-aof-rewrite-percentage 0"]
         lines += ["appendonly no"] if fsync is None else ["appendonly yes", f"appendfsync {fsync}"]
-        # So that replication and sentinels go through the proxy, too.
+        # So that replication and sentinels use the proxy too.
         lines += ["replica-announce-ip 127.0.0.1", f"replica-announce-port {self.port}"]
         lines += [] if replica_of is None else [f"replicaof 127.0.0.1 {replica_of.port}"]
         self._config = directory / "redis.conf"
@@ -53,21 +54,21 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the running server."""
+        """The process id of the running server."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def client(self) -> "Redis[bytes]":
-        """Past the proxy."""
+        """Return a client that bypasses the proxy."""
         return connect(self.direct_port)
 
     async def start(self) -> None:
-        """Start the server and wait until it has loaded its data. RuntimeError where it does not."""
+        """Start the server and wait until it has loaded its data. Raises RuntimeError if it does not."""
         self._launch()
         give_up = time.monotonic() + _START_S
         while time.monotonic() < give_up and self.running:
@@ -93,7 +94,7 @@ class Server:
         self._process.send_signal(number)
 
     async def configure(self, name: str, value: object) -> None:
-        """CONFIG SET, as far as the server can be asked."""
+        """Send CONFIG SET, if the server can be reached."""
         client = self.client()
         try:
             await client.config_set(name, value)
@@ -101,20 +102,20 @@ class Server:
             await client.aclose()
 
     async def fill_memory(self) -> None:
-        """Let it refuse whatever needs memory."""
+        """Make the server refuse every write that needs memory."""
         await self.configure("maxmemory", 1)
 
     async def free_memory(self) -> None:
-        """There is room again."""
+        """Remove the memory limit."""
         await self.configure("maxmemory", 0)
 
     async def fill_disk(self) -> None:
-        """Let its append-only file grow by a few more writes only, until `free_disk`."""
+        """Limit its append-only file to a few more writes, until `free_disk`."""
         limit = self._file_size() + _FILE_ROOM_BYTES
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     async def free_disk(self) -> None:
-        """There is room again; a server that ended for want of it is started anew."""
+        """Remove the limit; restart a server that ended for lack of disk space."""
         if self.running:
             resource.prlimit(self.pid, resource.RLIMIT_FSIZE, _UNLIMITED)
             await asyncio.sleep(0.2)
@@ -122,13 +123,13 @@ class Server:
             await self.start()
 
     async def watch_file(self) -> None:
-        """Look how far the append-only file is, for ever."""
+        """Track the size of the append-only file, forever."""
         while True:
             self._sizes.append((time.monotonic(), self._file_size()))
             await asyncio.sleep(_LOOK_S)
 
     async def lose_machine(self, seconds: float) -> None:
-        """SIGKILL, and what came into the append-only file in the last `seconds` never reached the disk."""
+        """Send SIGKILL, and drop the last `seconds` of the append-only file, as if not on disk."""
         await self.kill()
         until = time.monotonic() - seconds
         kept = [size for at, size in self._sizes if at <= until]
@@ -138,14 +139,14 @@ class Server:
         self._sizes.clear()
 
     async def stop(self) -> None:
-        """End it and its proxy."""
+        """End the server and its proxy."""
         await self.proxy.refuse()
         if self.running:
             await self.kill()
 
     def _launch(self) -> None:
         command = tied_to_parent([self._binary, str(self._config), "--maxmemory", "0"])
-        # Python ignores SIGXFSZ, and so shall the server: a file at its limit is then a disk that is full.
+        # Python ignores SIGXFSZ, and the server must too: a file at its limit then acts as a full disk.
         self._process = subprocess.Popen(command, restore_signals=False)
 
     def _file(self) -> Path:

@@ -1,4 +1,4 @@
-"""The processes under attack: gateways and workers, each started again after its end."""
+"""The processes under attack: gateways and workers, each restarted after its end."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ Patch = Callable[[], None]
 
 @dataclass
 class Service:
-    """One place for a process: a gateway or a worker, now or between two lives."""
+    """One service: a gateway or a worker, running or between two runs."""
 
     name: str
     port: int
@@ -41,16 +41,16 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Of its HTTP port."""
+        """The URL of its HTTP port."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """The id of the running process."""
         return self.process.pid if self.process is not None and self.process.running else None
 
     def start(self) -> None:
-        """Begin a new life."""
+        """Start a new process."""
         self.process = self.launch()
 
     def signal(self, number: signal.Signals) -> None:
@@ -65,7 +65,7 @@ class Service:
             await self.ended()
 
     async def ended(self) -> int | None:
-        """Wait for the end of the process; its exit status, or None where it does not end."""
+        """Wait for the process to end; return its exit status, or None if it does not end."""
         give_up = time.monotonic() + _EXIT_S
         while self.process is not None and self.process.running:
             if time.monotonic() > give_up:
@@ -82,7 +82,7 @@ class Service:
             return False
 
     async def wait_ready(self) -> bool:
-        """Wait until it serves; False where the process ends instead."""
+        """Wait until it serves; return False if the process ends instead."""
         while not await self.answers("/health/ready"):
             if self.pid is None:
                 return False
@@ -91,8 +91,9 @@ class Service:
 
 
 class Site:
-    """Redis of the kind that `mode` names, two gateways, three workers. `patch` is what the workers do to themselves at
-    start; `grace_s` how long a lost client may be away before its request is cancelled."""
+    """Redis of the kind that `mode` names, two gateways, three workers. The workers apply `patch` at start; `grace_s`
+    is how long a lost client may be away before its request is canceled.
+    """
 
     def __init__(self, mode: str, directory: Path, *, patch: Patch, grace_s: float) -> None:
         self.directory = directory
@@ -110,20 +111,20 @@ class Site:
         return [*self.gateways, *self.workers]
 
     async def start(self) -> None:
-        """Start the services; Redis runs already. Returns when they serve."""
+        """Start the services, with Redis already running. Return when they serve."""
         for service in self.services:
             service.start()
         await asyncio.gather(*(self._serving(service) for service in self.services))
 
     async def revive(self, service: Service) -> None:
-        """Start a service anew and wait until it serves."""
+        """Restart a service and wait until it serves."""
         service.start()
         while not await service.wait_ready():
             self.note_death(service, f"ended by itself with status {await service.ended()}")
             service.start()
 
     async def keep(self) -> None:
-        """Start again what has ended by itself, for ever; say so in `died`."""
+        """Restart services that have ended on their own, forever; record these in `died`."""
         while True:
             for service in self.services:
                 if service.pid is None and not service.disturbed.locked():
@@ -144,7 +145,7 @@ class Site:
             raise RuntimeError(f"{service.name} does not start: see {self._log(service.name)}")
 
     def note_death(self, service: Service, how: str) -> None:
-        """A service ended as none should; with the worst that its log says."""
+        """Record that a service ended unexpectedly, with the worst line of its log."""
         lines = self._log(service.name).read_text(encoding="utf-8", errors="replace").splitlines()
         worst = next((line for line in reversed(lines) if " critical " in line), "nothing critical in its log")
         self.died.append(f"{service.name} {how}: {worst}")

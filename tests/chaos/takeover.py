@@ -1,8 +1,7 @@
-"""How long a stream stands still: `python -m tests.chaos.takeover`, real processes under a steady load of streams.
+"""How long a stream pauses: `python -m tests.chaos.takeover`, real processes under a steady load of streams.
 
-Workers are killed and told to stop, then all of them and all gateways are restarted one after the other, and at last
-nothing is done to workers that have more than they can compute. Times are what clients see over HTTP. Exit status 1: a
-bound was exceeded.
+Workers are killed and told to stop, then all workers and gateways are restarted one after the other, and finally
+overloaded workers are left alone. Times are measured by clients over HTTP. Exit status 1: a bound was exceeded.
 """
 
 import argparse
@@ -38,7 +37,7 @@ ROLLING_S = 3.0
 
 
 class _TimedReply(Reply):
-    """Notes when text came."""
+    """Records when text arrived."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -50,7 +49,7 @@ class _TimedReply(Reply):
 
 
 class Streams:
-    """So many clients, each of which asks for one long answer after the other."""
+    """A number of clients, each of which requests one long answer after the other."""
 
     def __init__(self, http: HttpClient, recorder: Recorder, catalogue: Catalogue) -> None:
         self._http = http
@@ -61,7 +60,7 @@ class Streams:
 
     @asynccontextmanager
     async def running(self, count: int) -> AsyncIterator[None]:
-        """Ask all the while; then wait until the last answers are there."""
+        """Send requests inside the block; then wait until the last answers are complete."""
         ending = asyncio.Event()
         clients = [asyncio.create_task(self._ask(number, ending)) for number in range(count)]
         try:
@@ -72,7 +71,7 @@ class Streams:
             await asyncio.gather(*clients)
 
     def longest_pause_s(self, begin: float) -> float:
-        """The longest time without text that any stream had, of those that ended after `begin` (monotonic)."""
+        """Return the longest time without text in any stream that ended after `begin` (monotonic)."""
         pauses = [
             b - max(a, begin)
             for reply in self.replies
@@ -103,7 +102,7 @@ async def _end(site: Site, service: Service, number: signal.Signals) -> None:
 
 
 async def _each(site: Site, streams: Streams, number: signal.Signals, rounds: int) -> list[float]:
-    """End one worker after the other; the longest pause after each."""
+    """End one worker after the other; return the longest pause after each."""
     pauses: list[float] = []
     for turn in range(rounds):
         begin = time.monotonic()
@@ -124,7 +123,7 @@ async def _roll(site: Site, streams: Streams) -> list[float]:
 
 
 async def _leave_alone(recorder: Recorder, seconds: float) -> int:
-    """Do nothing; how many epochs were begun beside the first of each request."""
+    """Do nothing; return how many epochs were begun in addition to the first of each request."""
     before = _extra_epochs(recorder)
     await asyncio.sleep(seconds)
     return _extra_epochs(recorder) - before
@@ -135,7 +134,7 @@ def _extra_epochs(recorder: Recorder) -> int:
 
 
 async def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    """All of it; the figures."""
+    """Run the whole measurement and return the figures."""
     site = Site("always", directory, patch=partial(apply, _PAUSE_S), grace_s=2)
     catalogue = Catalogue.load()
     await site.redis.start()
@@ -169,10 +168,10 @@ async def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status."""
+    """Run the measurement and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.takeover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=6, help="workers killed, and as many told to stop")
-    parser.add_argument("--streams", type=int, default=8, help="answers under way at a time")
+    parser.add_argument("--streams", type=int, default=8, help="concurrent answers")
     parser.add_argument("--full-load-s", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", default=None, help="where to write the figures")

@@ -1,4 +1,4 @@
-"""Real processes under attack: the product keeps its promises, and the checker sees where broken ones do not."""
+"""Real processes under attack: the product keeps its promises, and the checker detects deliberately broken products."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 
 
 def run_chaos(tmp_path: Path, **options: object) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """One run as a process of its own; it and its figures."""
+    """Run the suite in its own process; return the process and its figures."""
     figures = tmp_path / "chaos.json"
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     done = subprocess.run(
@@ -41,15 +41,15 @@ def test_two_minutes_of_faults_break_no_promise(tmp_path: Path) -> None:
     assert {kind: figures[kind] for kind in KINDS} == dict.fromkeys(KINDS, 0)
 
 
-# Seeds whose plans have few faults, and each kind of them: a master is replaced in all three ways; a worker, nodes of a
-# cluster and the way to them are hit in turn.
+# Seeds whose plans have few faults, but each kind: a master is replaced in all three ways; a worker, nodes of a cluster
+# and the connections to them are hit in turn.
 _PROMOTIONS = {"minutes": 0.4, "faults_per_minute": 8, "seed": 79}
 _CLUSTER = {"minutes": 0.4, "faults_per_minute": 10, "seed": 23}
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("mode", "fault"), [("sentinel", "replica-promoted"), ("everysec", "machine-lost")])
-def test_what_redis_itself_loses_is_made_good_or_told(tmp_path: Path, mode: str, fault: str) -> None:
+def test_losses_of_redis_itself_are_repaired_or_reported(tmp_path: Path, mode: str, fault: str) -> None:
     done, figures = run_chaos(tmp_path, mode=mode, faults=fault, **_PROMOTIONS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert figures["losses"]["times"] > 0
@@ -59,7 +59,7 @@ def test_what_redis_itself_loses_is_made_good_or_told(tmp_path: Path, mode: str,
 
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not runs_clusters(system_binary()), reason="no redis-server of version 7 found on this machine")
-def test_nodes_of_a_cluster_come_and_go(tmp_path: Path) -> None:
+def test_cluster_nodes_fail_and_return(tmp_path: Path) -> None:
     done, figures = run_chaos(
         tmp_path, mode="cluster", faults="redis-kill,redis-freeze,redis-refuse,worker-kill", **_CLUSTER
     )
@@ -99,7 +99,7 @@ def test_a_mode_that_cannot_be_run_is_refused(tmp_path: Path, mode: str) -> None
     assert f"MODE={mode}" in done.stderr
 
 
-def test_a_fault_that_a_mode_cannot_suffer_is_refused(tmp_path: Path) -> None:
+def test_a_fault_that_a_mode_does_not_support_is_refused(tmp_path: Path) -> None:
     done, figures = run_chaos(tmp_path, mode="always", faults="replica-promoted")
     assert (done.returncode, figures) == (2, {})
     assert "--faults: got replica-promoted, allowed: worker-kill" in done.stderr

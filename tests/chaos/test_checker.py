@@ -1,4 +1,4 @@
-"""The checker alone, on records made by hand: what is right passes, and each kind of wrong is told by its name."""
+"""The checker alone, on handmade records: correct records pass, and each kind of violation is reported by name."""
 
 from collections.abc import Sequence
 from random import Random
@@ -19,18 +19,18 @@ ANSWER = [5, 6, 7, 8]
 
 
 def entry(entry_id: str, kind: str, *runs: tuple[int, list[int]], **more: Any) -> LogEntry:
-    """An entry whose runs, of choice 0, are (position, tokens)."""
+    """Return an entry whose runs, of choice 0, are (position, tokens)."""
     output = [{"choice": 0, "position": position, "tokens": tokens} for position, tokens in runs]
     return LogEntry(entry_id, kind, {"output": output, **more})
 
 
 def finished(entry_id: str, tokens: int, *runs: tuple[int, list[int]]) -> LogEntry:
-    """The end of an answer of one choice."""
+    """Return the end of an answer with one choice."""
     return entry(entry_id, "finished", *runs, choices=[{"finish_reason": "length", "tokens": tokens}])
 
 
 def failed(entry_id: str, tokens: int, code: str) -> LogEntry:
-    """An end before its time."""
+    """Return an early end."""
     error = {"code": code, "message": "so it is"}
     return entry(entry_id, "error", choices=[{"tokens": tokens}], error=error)
 
@@ -51,7 +51,7 @@ def check(
     posted_again: bool = False,
     losses: Sequence[Loss] = (),
 ) -> Findings:
-    """One request whose log holds `entries`, which came a second apart, and whose client saw what is given."""
+    """Check one request whose log holds `entries`, which arrived a second apart, and whose client saw what is given."""
     behaviour = "stay" if text is not None else "redis"
     seen = Seen("r", behaviour, {}, frozenset(allowed), prompt=0, posted_at=0.0, accepted_at=0.0, ended=ended)
     seen.tokens = {0: ANSWER if tokens is None else tokens}
@@ -66,21 +66,21 @@ def check(
 
 
 def kinds(findings: Findings) -> set[str]:
-    """What was found."""
+    """Return the kinds of violations found."""
     return {one.kind for one in findings.violations}
 
 
-def test_an_entry_that_goes_without_an_end_is_told_although_its_producer_helps() -> None:
+def test_an_entry_removed_without_an_end_is_reported_although_its_producer_helps() -> None:
     assert kinds(check(WHOLE, posted_again=True)) == {"missing_terminal"}
     assert kinds(check(WHOLE, posted_again=True, losses=[Loss(0.5, 1.0)])) == set()
 
 
-def test_a_right_answer_passes() -> None:
+def test_a_correct_answer_passes() -> None:
     assert not check(WHOLE).violations
     assert not check(WHOLE, text="5 6 7 8 ").violations
 
 
-def test_a_takeover_that_goes_on_where_the_log_ends_passes() -> None:
+def test_a_takeover_that_continues_at_the_end_of_the_log_passes() -> None:
     log = [*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (2, [7, 8]))]
     assert not check(log).violations
 
@@ -99,7 +99,7 @@ def test_a_takeover_that_goes_on_where_the_log_ends_passes() -> None:
         ([*WHOLE[:2], finished("1-2", 4)], "lost"),
     ],
 )
-def test_a_wrong_log_is_told(entries: Sequence[LogEntry], kind: str) -> None:
+def test_a_wrong_log_is_reported(entries: Sequence[LogEntry], kind: str) -> None:
     assert kind in kinds(check(entries))
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_log_is_told(entries: Sequence[LogEntry], kind: str) -> None:
     ("text", "kind"),
     [("5 6 7 ", "lost"), ("5 6 6 7 8 ", "repeated"), ("5 6 8 7 ", "changed")],
 )
-def test_a_client_that_read_something_else_is_told(text: str, kind: str) -> None:
+def test_a_client_that_read_something_else_is_reported(text: str, kind: str) -> None:
     assert kinds(check(WHOLE, text=text)) == {kind}
 
 
@@ -116,7 +116,7 @@ def test_a_client_that_left_has_read_the_beginning() -> None:
     assert kinds(check(WHOLE, text="5 7 ", ended="left")) == {"changed"}
 
 
-def test_an_end_that_nobody_asked_for_is_told() -> None:
+def test_an_unexplained_end_is_reported() -> None:
     log = [*WHOLE[:2], failed("1-2", 2, "cancelled")]
     assert kinds(check(log, tokens=[5, 6], ended="cancelled")) == {"unasked"}
     assert not check(log, tokens=[5, 6], ended="cancelled", allowed=["finished", "cancelled"]).violations
@@ -124,11 +124,11 @@ def test_an_end_that_nobody_asked_for_is_told() -> None:
     assert kinds(check(lost, tokens=[5, 6], ended="lost")) == {"lost"}
 
 
-def test_a_client_that_waits_in_vain_is_told() -> None:
+def test_a_client_that_waits_in_vain_is_reported() -> None:
     assert kinds(check(WHOLE[:2], tokens=[5, 6], ended="gave up")) == {"stuck", "missing_terminal"}
 
 
-def test_an_entry_that_was_seen_and_is_gone_is_told() -> None:
+def test_a_vanished_entry_is_reported() -> None:
     seen = Seen("r", "redis", {}, frozenset({"finished"}), accepted_at=0.0, ended="finished", tokens={0: ANSWER})
     checker = Checker(Undisturbed([ANSWER], str), [])
     checker.check(seen, Log([*WHOLE, entry("1-3", "started")], [0.0] * 4, list(WHOLE)))
@@ -139,7 +139,7 @@ LOSS = Loss(1.5, 3.0)
 
 
 def check_after_loss(final: Sequence[LogEntry], *, ended: str, tokens: list[int], times: Sequence[float]) -> Checker:
-    """WHOLE was watched at `times`; then Redis lost what it had taken from 1.5 to 3 s, and the log became `final`."""
+    """WHOLE was watched at `times`; then Redis lost its writes from 1.5 to 3 s, and the log became `final`."""
     seen = Seen("r", "redis", {}, frozenset({"finished"}), posted_at=0.0, accepted_at=0.0, ended=ended, ended_at=9.0)
     seen.tokens = {0: tokens}
     checker = Checker(Undisturbed([ANSWER], str), [], losses=[LOSS])
@@ -147,7 +147,7 @@ def check_after_loss(final: Sequence[LogEntry], *, ended: str, tokens: list[int]
     return checker
 
 
-def test_what_redis_lost_and_a_worker_wrote_again_is_no_violation() -> None:
+def test_lost_and_rewritten_entries_are_no_violation() -> None:
     again = [*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (2, [7, 8]))]
     checker = check_after_loss(again, ended="finished", tokens=ANSWER, times=[0.0, 1.0, 2.0])
     assert not checker.findings.violations
@@ -157,8 +157,8 @@ def test_what_redis_lost_and_a_worker_wrote_again_is_no_violation() -> None:
     }
 
 
-def test_a_cancel_may_be_lost_with_the_end_that_it_brought() -> None:
-    """The answer goes on and finishes, which is what its client sees, unless it saw the end that was lost."""
+def test_a_cancel_may_be_lost_with_its_terminal_event() -> None:
+    """The answer continues and finishes, and its client sees that, unless it saw the lost end."""
     watched = [*WHOLE[:2], failed("1-2", 2, "cancelled")]
     final = [*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (2, [7, 8]))]
     for ended, tokens, found in (
@@ -173,7 +173,7 @@ def test_a_cancel_may_be_lost_with_the_end_that_it_brought() -> None:
         assert kinds(checker.findings) == found
 
 
-def test_of_two_losses_the_second_may_take_the_end_of_what_was_written_again() -> None:
+def test_a_second_loss_may_take_the_end_of_rewritten_entries() -> None:
     again = [entry("2-0", "started"), finished("2-1", 4, (1, [6, 7, 8]))]
     watched = [STARTED, entry("1-1", "tokens", (0, [5])), entry("1-2", "tokens", (1, [6])), *again]
     seen = Seen(
@@ -186,7 +186,7 @@ def test_of_two_losses_the_second_may_take_the_end_of_what_was_written_again() -
     assert not checker.findings.violations
 
 
-def test_who_was_told_of_a_loss_may_have_read_something_else() -> None:
+def test_a_client_told_of_a_loss_may_have_read_something_else() -> None:
     again = [*WHOLE[:1], entry("2-0", "started"), finished("2-1", 4, (0, ANSWER))]
     checker = check_after_loss(again, ended="reply_conflict", tokens=[9, 6], times=[0.0, 2.0, 2.5])
     assert (kinds(checker.findings), checker.losses.told) == (set(), ["r"])
@@ -194,14 +194,14 @@ def test_who_was_told_of_a_loss_may_have_read_something_else() -> None:
     assert kinds(untold.findings) == {"changed"}
 
 
-def test_a_request_that_redis_forgot_is_told_or_a_violation() -> None:
+def test_a_forgotten_request_is_a_violation_unless_its_client_was_told() -> None:
     times = [1.6, 2.0, 2.5]
     assert not check_after_loss([], ended="lost", tokens=[5], times=times).findings.violations
     assert not check_after_loss([], ended="finished", tokens=ANSWER, times=times).findings.violations
     assert kinds(check_after_loss([], ended="finished", tokens=[5, 6], times=times).findings) == {"lost"}
 
 
-def test_what_runs_on_after_a_cancel_is_told() -> None:
+def test_running_on_after_a_cancel_is_reported() -> None:
     tokens = [entry(f"1-{number + 1}", "tokens", (number, [token])) for number, token in enumerate(ANSWER)]
     log = [STARTED, *tokens, failed("1-5", 4, "cancelled")]
     ends = {"ended": "cancelled", "allowed": ["cancelled", "finished"]}
@@ -210,7 +210,7 @@ def test_what_runs_on_after_a_cancel_is_told() -> None:
     assert not check(log, cancelled_after=0, faults=[Fault("redis-kill", "redis", 0.0, 1.0)], **ends).violations
 
 
-def test_a_dead_letter_without_a_cause_is_told() -> None:
+def test_a_dead_letter_without_a_cause_is_reported() -> None:
     checker = Checker(Undisturbed([], str), [])
     requests = {"good": Seen("good", "redis", {}, frozenset({"finished"}))}
     requests["bad"] = Seen("bad", "redis-nonsense", {}, frozenset({"invalid_request"}))
@@ -221,7 +221,7 @@ def test_a_dead_letter_without_a_cause_is_told() -> None:
     assert checker.findings.count("dead_letters") == 2
 
 
-def test_a_leak_is_told_of_memory_and_of_descriptors() -> None:
+def test_leaks_of_memory_and_descriptors_are_reported() -> None:
     before = [Sample("worker-1", 1, 0.0, 100 * 2**20, 20)]
     assert not list(find_leaks(before, [Sample("worker-1", 2, 9.0, 120 * 2**20, 22)]))
     assert len(list(find_leaks(before, [Sample("worker-1", 2, 9.0, 400 * 2**20, 90)]))) == 2

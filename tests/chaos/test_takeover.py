@@ -1,4 +1,4 @@
-"""Workers killed, drained and restarted in turn, gateways too, under a load of streams: no request fails for it."""
+"""Workers killed, drained and restarted in turn, gateways too, under a load of streams: no request fails."""
 
 import json
 from argparse import Namespace

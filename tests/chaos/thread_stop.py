@@ -1,6 +1,6 @@
-"""Stops one thread of another process while its other threads go on: an engine that stands still.
+"""Stops one thread of another process while its other threads continue: a stalled engine.
 
-By ptrace(2), as a debugger does it; Linux alone.
+Uses ptrace(2), as a debugger does; Linux only.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 def busiest_thread(pid: int) -> int | None:
-    """The thread, other than the main one, that has computed most; None where the process has gone."""
+    """Return the thread, other than the main one, with the most CPU time; None means the process is gone."""
     times: dict[int, int] = {}
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -33,8 +33,8 @@ def busiest_thread(pid: int) -> int | None:
 
 
 def stall(thread_id: int, seconds: float, others_live: Callable[[], bool]) -> bool:
-    """Stop a thread for so long, at a moment at which it holds no lock that the others need: `others_live` says
-    whether they do. False where no such moment was found; OSError where this is not allowed here. Blocks.
+    """Stop a thread for the given time, at a moment when it holds no lock that the others need: `others_live` says
+    whether they run. Returns False if no such moment was found; raises OSError if this is not permitted here. Blocks.
     """
     for _ in range(_TRIES):
         _stop(thread_id)

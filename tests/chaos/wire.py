@@ -1,4 +1,4 @@
-"""The documented protocol, read anew: key names, entries and events. Nothing of the product is imported here."""
+"""An independent implementation of the documented protocol: key names, entries, events. Imports no product code."""
 
 import zlib
 from collections.abc import Mapping
@@ -16,28 +16,28 @@ TERMINAL = ("finished", "error")
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The keys of the model's queue, which has so many lanes."""
+    """The keys of the model's queue, which has the given number of lanes."""
 
     lanes: int = 1
 
     def requests(self, priority_class: str, request_id: str) -> str:
-        """The request stream of one class that a request belongs into."""
+        """Return the request stream of one class that a request belongs to."""
         return f"{self._tagged(self._lane(request_id))}:requests:{priority_class}"
 
     def cancel(self, request_id: str) -> str:
-        """Exists when the request is cancelled."""
+        """Return the key that exists when the request is canceled."""
         return f"{self._tagged(self._lane(request_id))}:cancel:{request_id}"
 
     def seen(self, request_id: str) -> str:
-        """Names the entry that is the request: `class entry-id`, and perhaps more words."""
+        """Return the key that names the request's entry: `class entry-id`, and perhaps more words."""
         return f"{self._tagged(self._lane(request_id))}:seen:{request_id}"
 
     def streams(self) -> list[str]:
-        """All request streams."""
+        """Return all request streams."""
         return [f"{self._tagged(lane)}:requests:{name}" for lane in range(self.lanes) for name in CLASSES]
 
     def dead_letters(self) -> list[str]:
-        """All streams of dead letters."""
+        """Return all streams of dead letters."""
         return [f"{self._tagged(lane)}:dead" for lane in range(self.lanes)]
 
     def _lane(self, request_id: str) -> int:
@@ -51,12 +51,12 @@ CONTROL_KEY = f"{NAMESPACE}:{{{MODEL}}}:control"
 
 
 def reply_key(request_id: str) -> str:
-    """The reply log of one request."""
+    """Return the key of one request's reply log."""
     return f"{NAMESPACE}:reply:{{{zlib.crc32(request_id.encode()) & 0xFF:02x}}}:{request_id}"
 
 
 def entry(request_id: str, payload: Mapping[str, Any], deadline_ms: int) -> dict[str, str | bytes]:
-    """The fields of a request entry."""
+    """Return the fields of a request entry."""
     return {"id": request_id, "v": "1", "deadline": str(deadline_ms), "payload": msgpack.packb(payload)}
 
 
@@ -70,7 +70,7 @@ class LogEntry:
 
     @classmethod
     def read(cls, entry_id: bytes, fields: Mapping[bytes, bytes]) -> "LogEntry":
-        """From Redis's reply. KeyError, ValueError where it is no event."""
+        """Read an entry from Redis's reply. Raises KeyError or ValueError if it is not an event."""
         return cls(entry_id.decode(), fields[b"type"].decode(), msgpack.unpackb(fields[b"payload"]))
 
     @property

@@ -1,4 +1,4 @@
-"""Fixtures of the command's tests: processes that are surely gone afterwards."""
+"""Fixtures of the command's tests: processes that are guaranteed to be gone afterwards."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

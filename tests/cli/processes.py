@@ -1,4 +1,4 @@
-"""Watching processes end, by events of the kernel and lines of output; no polling."""
+"""Watching processes end, by kernel events and output lines, without polling."""
 
 import os
 import queue
@@ -18,14 +18,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class ProcessWatch:
-    """Knows when a process is gone, be it ours or an orphan. Open it while the process lives."""
+    """Knows when a process is gone, whether child or orphan. Open it while the process is alive."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._fd = os.pidfd_open(pid)
 
     def gone_within(self, seconds: float) -> bool:
-        """True as soon as the process has ended, False where it lives on."""
+        """Return True as soon as the process has ended, False if it is still alive."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
@@ -35,7 +35,7 @@ class ProcessWatch:
 
 
 class Terminal:
-    """A command of ours running in a process of its own, with its lines as they come."""
+    """An Orcastream command running in its own process, with its lines as they arrive."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Terminal:
         self._incoming.put(None)
 
     def wait_for(self, pattern: str, timeout: float = PATIENCE_S) -> re.Match[str]:
-        """The first match in the lines not looked at yet; each line is looked at once."""
+        """Return the first match in the lines not searched yet; each line is searched once."""
         return self._scan(lambda line: re.search(pattern, line), pattern, timeout)
 
     def _scan(self, found: Callable[[str], re.Match[str] | None], what: str, timeout: float) -> re.Match[str]:
@@ -91,7 +91,7 @@ class Terminal:
             self.lines.append(line)
 
     def wait(self, timeout: float = PATIENCE_S) -> int:
-        """The exit code."""
+        """Wait for the end and return the exit code."""
         code = self.process.wait(timeout)
         self._reader.join(timeout)
         return code
@@ -109,11 +109,11 @@ class Terminal:
         self.process.send_signal(number)
 
     def kill(self, pid: int) -> None:
-        """SIGKILL to one of its children."""
+        """Send SIGKILL to one of its children."""
         os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Make sure that nothing is left of it."""
+        """Make sure that no process of it remains."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(PATIENCE_S)

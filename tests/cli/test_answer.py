@@ -1,4 +1,4 @@
-"""An answer keeps what came, who served it and how long it took."""
+"""An answer records its text, the worker that served it, and its times."""
 
 import httpx
 import pytest

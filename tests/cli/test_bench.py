@@ -49,7 +49,7 @@ def test_help_and_the_load_client_load_no_torch() -> None:
     assert "gateway: http://127.0.0.1:1 is not ready" in shown.stderr
 
 
-def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(
+def test_a_plot_without_matplotlib_is_refused_before_measuring(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""The scripts of `orcastream completion`, in the shells that read them."""
+"""The scripts of `orcastream completion`, in real shells."""
 
 import shutil
 import subprocess
@@ -52,7 +52,7 @@ def test_in_bash(typed: str, there: list[str], not_there: list[str], capsys: pyt
 
 @pytest.mark.parametrize(("typed", "there", "not_there"), CASES)
 def test_in_zsh(typed: str, there: list[str], not_there: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What the function hands over to zsh: its own matching and menus are not ours."""
+    """What the function passes to zsh: zsh's own matching and menus are out of scope."""
     needs("zsh")
     words = ["orcastream", *typed.split(" ")]
     quoted = " ".join(f"'{word}'" for word in words)
@@ -74,7 +74,7 @@ def test_in_fish(typed: str, there: list[str], not_there: list[str], capsys: pyt
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_command_is_in_it(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_completed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = script(shell, capsys)
     assert all(name in shown for name in COMMANDS)
 

@@ -32,7 +32,7 @@ class Console:
         self._capsys = capsys
 
     def prepare(self, steps: Prepare) -> Any:
-        """Do something with the server by the broker's own means."""
+        """Prepare the server's state through the broker."""
 
         async def connected() -> Any:
             link = await Link.open(self.server.url)
@@ -45,7 +45,7 @@ class Console:
         return asyncio.run(connected())
 
     def run(self, *command: str, code: int = 0) -> str:
-        """What the command prints; on standard error where `code` is not 0."""
+        """Return what the command prints; on standard error if `code` is not 0."""
         options = ["--redis-url", self.server.url, "--served-model-name", KEYS.model]
         assert main([*command, *options]) == code
         printed = self._capsys.readouterr()
@@ -54,7 +54,7 @@ class Console:
         return shown
 
     def json(self, *command: str) -> list[dict[str, Any]]:
-        """The objects that it prints with --json."""
+        """Return the objects that the command prints with --json."""
         return [json.loads(line) for line in self.run(*command, "--json").splitlines()]
 
 
@@ -64,7 +64,7 @@ def console(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Co
 
 
 async def _three(link: Link) -> None:
-    """One runs with two tokens, one waits after it, one of another class waits as its producer wrote it."""
+    """Set up a running request with two tokens, one that waits, and one of another class as its producer wrote it."""
     await enqueue(link, KEYS, make_request("runs", priority_class="high", prompt=[SECRET_ID, 2]))
     await enqueue(link, KEYS, make_request("waits", priority_class="high", prompt=[SECRET_ID]))
     await link.call("XADD", KEYS.requests("low"), "*", *bare_fields(make_request("bare", priority_class="low")))
@@ -78,7 +78,7 @@ async def _with_worker(console: Console, link: Link) -> None:
     await worker.close()
 
 
-def test_the_list_says_what_waits_and_runs(console: Console) -> None:
+def test_the_list_shows_waiting_and_running_requests(console: Console) -> None:
     assert console.json("requests", "list") == []
     console.prepare(lambda link: _with_worker(console, link))
     rows = console.json("requests", "list")
@@ -100,7 +100,7 @@ def test_the_list_says_what_waits_and_runs(console: Console) -> None:
     assert [line.split()[-1] for line in table[1:]] == ["runs", "waits", "bare"]
 
 
-def test_a_request_is_shown_without_what_it_asks_unless_wanted(console: Console) -> None:
+def test_a_request_is_shown_without_its_prompt_unless_requested(console: Console) -> None:
     console.prepare(lambda link: _with_worker(console, link))
     (shown,) = console.json("requests", "show", "runs")
     assert (shown["state"], shown["worker"], shown["output_tokens"], shown["prompt_tokens"]) == (
@@ -117,7 +117,7 @@ def test_a_request_is_shown_without_what_it_asks_unless_wanted(console: Console)
     assert console.json("requests", "show", "bare")[0]["state"] == "waiting"
 
 
-def test_what_is_not_there_is_exit_code_1_and_one_line(console: Console) -> None:
+def test_a_missing_request_is_exit_code_1_and_one_line(console: Console) -> None:
     assert "requests show: id: got 'nobody'" in console.run("requests", "show", "nobody", code=1)
     console.run("requests", "cancel", "nobody", code=1)
     for command in ("show", "replay"):
@@ -136,7 +136,7 @@ def test_a_command_without_redis_is_exit_code_3_without_the_password(
 
 
 @pytest.mark.parametrize("request_id", ["waits", "bare"])
-def test_cancel_ends_what_waits_also_what_nobody_has_claimed(console: Console, request_id: str) -> None:
+def test_cancel_ends_a_waiting_request_even_if_unclaimed(console: Console, request_id: str) -> None:
     console.prepare(lambda link: _with_worker(console, link))
     assert console.json("requests", "cancel", request_id) == [{"id": request_id, "cancelled": True, "was": "waiting"}]
     assert request_id not in [row["id"] for row in console.json("requests", "list")]
@@ -145,7 +145,7 @@ def test_cancel_ends_what_waits_also_what_nobody_has_claimed(console: Console, r
     console.run("requests", "cancel", request_id, code=1)
 
 
-def test_cancel_of_what_runs_is_left_to_its_worker(console: Console) -> None:
+def test_cancel_of_a_running_request_is_left_to_its_worker(console: Console) -> None:
     console.prepare(lambda link: _with_worker(console, link))
     assert console.json("requests", "cancel", "runs")[0]["was"] == "running"
     (shown,) = console.json("requests", "show", "runs")
@@ -160,7 +160,7 @@ async def _bury(link: Link, request_id: str = "dead", **changes: Any) -> EntryRe
     return ref
 
 
-def test_letters_are_listed_and_shown_without_what_was_asked(console: Console) -> None:
+def test_letters_are_listed_and_shown_without_their_prompts(console: Console) -> None:
     assert console.run("dead-letters", "list") == ""
     ref = console.prepare(lambda link: _bury(link, tenant="blue"))
     (row,) = console.json("dead-letters", "list")
@@ -177,7 +177,7 @@ def test_letters_are_listed_and_shown_without_what_was_asked(console: Console) -
     assert MARKER in whole["message"]
 
 
-def test_a_letter_of_junk_is_shown_as_it_is(console: Console) -> None:
+def test_a_junk_letter_is_shown_as_it_is(console: Console) -> None:
     async def junk(link: Link) -> None:
         await link.call("XADD", KEYS.dead, "*", "what", b"\x1b[2J\xff")
         await link.call("XADD", KEYS.requests("low"), "*", "id", "\x1b[2J", "deadline", "soon")
@@ -190,7 +190,7 @@ def test_a_letter_of_junk_is_shown_as_it_is(console: Console) -> None:
 
 
 def test_a_replay_is_a_new_request_once(console: Console) -> None:
-    """The old id stays ended; the new one follows from the letter: a replay repeated after a lost answer adds none."""
+    """The old id stays ended; the new one comes from the letter: a replay repeated after a lost reply adds none."""
     console.prepare(lambda link: _bury(link, "chatcmpl-dead", tenant="blue"))
     (row,) = console.json("dead-letters", "list")
     letter = row["letter"]
@@ -210,12 +210,12 @@ def test_a_replay_is_a_new_request_once(console: Console) -> None:
 
 
 async def _again(link: Link, letter: str, fields: list[bytes]) -> None:
-    """The letter as it was before the replay, of which only the deletion did not happen."""
+    """Restore the letter to its state before the replay, as if only its deletion had not happened."""
     await link.call("DEL", KEYS.dead)
     await link.call("XADD", KEYS.dead, letter, *fields)
 
 
-def test_purge_deletes_what_it_is_told(console: Console) -> None:
+def test_purge_deletes_the_named_letters(console: Console) -> None:
     async def many(link: Link) -> None:
         for number in range(40):
             await _bury(link, f"dead{number}")
@@ -231,8 +231,8 @@ def test_purge_deletes_what_it_is_told(console: Console) -> None:
     assert console.run("dead-letters", "purge", "--all") == "deleted  1\n"
 
 
-def test_a_long_queue_is_read_piece_by_piece(console: Console) -> None:
-    """Of prompts of 12 MB in all the console is sent the lengths."""
+def test_a_long_queue_is_read_in_pieces(console: Console) -> None:
+    """Of prompts of 12 MB in total, the console gets only the lengths."""
 
     async def many(link: Link) -> None:
         for number in range(50):

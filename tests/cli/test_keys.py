@@ -1,4 +1,4 @@
-"""`orcastream keys`: made once, kept as hashes, taken back; in a file and in Redis."""
+"""`orcastream keys`: creates keys once, stores hashes, revokes keys; in a file and in Redis."""
 
 import json
 import resource
@@ -20,7 +20,7 @@ LIMITS = ["--requests-per-minute", "60", "--max-concurrency", "4", "--queue-shar
 def run(
     request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    """`orcastream keys …` on one of the two places; what it prints."""
+    """The tool that runs `orcastream keys …` on a file or on Redis and returns the output."""
     if request.param == "file":
         place = ["--api-keys-file", str(tmp_path / "keys.json")]
     else:
@@ -34,7 +34,7 @@ def run(
     return one
 
 
-def test_a_key_is_printed_once_and_kept_as_a_hash(run: Run) -> None:
+def test_a_key_is_printed_once_and_stored_as_a_hash(run: Run) -> None:
     assert run("list") == ""
     key = run("new", "--tenant", "alpha", "--name", "ci").strip()
     run("new", "--tenant", "beta", "--classes", "low", "--max-tokens", "5", "--expires-in-s", "60", *LIMITS)
@@ -76,7 +76,7 @@ def test_a_gateway_does_not_start_without_its_file_of_keys(tmp_path: Path, capsy
     )
 
 
-def test_nothing_is_left_of_keys_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_keys_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "keys.json"
     was = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, was[1]))  # Python ignores SIGXFSZ
@@ -88,7 +88,7 @@ def test_nothing_is_left_of_keys_that_cannot_be_written(tmp_path: Path, capsys: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_of_keys_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_file_of_keys_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "missing" / "keys.json"
     assert main(["keys", "new", "--tenant", "alpha", "--api-keys-file", str(path)]) == 1
     assert capsys.readouterr().err == (

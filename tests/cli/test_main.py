@@ -26,7 +26,7 @@ def test_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("orcastream ")
 
 
-def test_version_takes_nothing_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_accepts_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version", "extra"]) == 2
     assert capsys.readouterr() == ("", "orcastream version: got 'extra', allowed: no arguments\n")
 
@@ -49,7 +49,7 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("asked", ["--delete", "--cancel", "--ordered", "--output=there"])
-def test_what_is_asked_of_a_job_is_not_asked_of_the_list(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_options_are_refused_for_the_list(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["results", asked]) == 2
     name = asked.partition("=")[0]
     assert capsys.readouterr().err.startswith(f"orcastream results: job (JOB): got nothing, allowed with {name}: ")
@@ -62,7 +62,7 @@ def test_what_is_asked_of_a_job_is_not_asked_of_the_list(asked: str, capsys: pyt
         ("a..b", "host: got 'a..b', allowed: an address or a name of this machine"),
     ],
 )
-def test_where_a_gateway_cannot_listen_is_one_line(
+def test_an_unusable_listen_address_is_one_line(
     host: str, complaint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -133,7 +133,7 @@ def test_tokenize_reads_standard_input() -> None:
 
 
 @pytest.mark.parametrize("argument", [b"\xff", b"-"])
-def test_tokenize_takes_text_alone(argument: bytes) -> None:
+def test_tokenize_accepts_only_text(argument: bytes) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "orcastream.cli.main", "tokenize", argument],
         input=b"\xff",
@@ -146,7 +146,7 @@ def test_tokenize_takes_text_alone(argument: bytes) -> None:
     assert shown.stderr.count(b"\n") == 1
 
 
-def test_tokenize_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_tokenize_names_a_missing_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["tokenize", "--model", str(tmp_path), "text"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"orcastream tokenize: model: got '{tmp_path}', allowed: ")

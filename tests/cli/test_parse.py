@@ -1,4 +1,4 @@
-"""Flags beat the environment, which beats .env, which beats defaults; what is wrong is one line."""
+"""Flags take precedence over the environment, then .env, then defaults; an error is one line."""
 
 import re
 from pathlib import Path
@@ -93,16 +93,16 @@ def test_flags_are_kebab_case_and_switches_need_no_value() -> None:
         (("--oars",), "argument --oars: expected one argument"),
     ],
 )
-def test_what_is_wrong_with_a_flag_is_one_line(arguments: tuple[str, ...], line: str) -> None:
+def test_a_wrong_flag_is_one_line(arguments: tuple[str, ...], line: str) -> None:
     assert complaints(*arguments) == (line,)
 
 
-def test_what_is_wrong_in_the_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_environment_variable_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCASTREAM_OARS", "many")
     assert complaints() == ("oars (--oars, ORCASTREAM_OARS): got 'many', allowed: a whole number, 0 to 8",)
 
 
-def test_a_list_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_not_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCASTREAM_CREW", "ann, bob")
     assert complaints() == ('crew (--crew, ORCASTREAM_CREW): got invalid JSON, allowed: a list such as ["a", "b"]',)
 
@@ -120,7 +120,7 @@ def test_a_list_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
         ),
     ],
 )
-def test_what_is_wrong_with_dotenv_is_one_line(content: bytes, line: str, tmp_path: Path) -> None:
+def test_a_wrong_dotenv_is_one_line(content: bytes, line: str, tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(content)
     with pytest.raises(UserError) as caught:
         load()
@@ -134,7 +134,7 @@ def test_the_example_of_dotenv_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["[1]", '{"captain": "ann"}'])
-def test_a_list_of_something_else_is_one_line(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_the_wrong_type_is_one_line(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCASTREAM_CREW", value)
     (line,) = complaints()
     assert line.startswith("crew (--crew, ORCASTREAM_CREW): got ")
@@ -171,7 +171,7 @@ def test_help_names_flag_default_and_variable(capsys: pytest.CaptureFixture[str]
         assert part in shown
 
 
-def test_a_child_gets_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     from orcastream.cli.environment import as_environment
 
     given: tuple[Any, ...] = ("--oars", "5", "--crew", "ann", "--cargo", '{"tea": 2}', "--code", "secret", "--anchored")
@@ -188,7 +188,7 @@ def test_a_child_gets_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load() == load(*given)
 
 
-def test_what_has_no_flag_is_named_as_in_the_usage() -> None:
+def test_a_positional_argument_is_named_as_in_the_usage() -> None:
     class Voyage(BaseSettings):
         """Where to."""
 

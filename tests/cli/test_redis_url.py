@@ -73,12 +73,12 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", GOOD)
-def test_what_redis_py_reads_is_taken_as_it_is(url: str) -> None:
+def test_urls_that_redis_py_accepts_are_used_unchanged(url: str) -> None:
     assert BrokerSettings(redis_url=url).redis_url == url
 
 
 @pytest.mark.parametrize("url", BAD)
-def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
+def test_an_invalid_redis_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="redis_url"):
         BrokerSettings(redis_url=url)
 
@@ -93,7 +93,7 @@ def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
         ("unix://tmp/redis.sock?password=sword&db=1", "unix://tmp/redis.sock?password=***&db=1"),
     ],
 )
-def test_every_command_says_so_in_one_line(
+def test_every_command_reports_it_in_one_line(
     command: str, url: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, "--redis-url", url]) == 2
@@ -104,7 +104,7 @@ def test_every_command_says_so_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_what_is_wrong_with_sentinels_is_said_with_their_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_a_sentinel_url_shows_the_expected_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["worker", "--redis-url", "redis+sentinel://user:sword@one,two"]) == 2
     error = capsys.readouterr().err
     assert "got 'redis+sentinel://***@one,two', allowed: redis+sentinel://[USER:PASSWORD@]HOST[:PORT]" in error
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_sentinels_is_said_with_their_form(capsys: pytest.Cap
         ),
     ],
 )
-def test_files_for_tls_that_cannot_be_used_are_refused(
+def test_unusable_tls_files_are_refused(
     flags: tuple[str, ...], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "here").touch()
@@ -136,7 +136,7 @@ def test_files_for_tls_that_cannot_be_used_are_refused(
 
 
 @pytest.mark.parametrize(("url", "joint"), [("rediss://host/1", "?"), ("rediss+sentinel://host/service?db=1", "&")])
-def test_files_for_tls_become_part_of_what_is_connected_to(url: str, joint: str, tmp_path: Path) -> None:
+def test_tls_files_become_part_of_the_address(url: str, joint: str, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").touch()
     settings = BrokerSettings(redis_url=url, redis_ca_file=Path("ca.pem"))
     assert settings.redis_url == url

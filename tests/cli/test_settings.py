@@ -1,4 +1,4 @@
-"""The settings of all commands fit together, and each says what it is and what it allows."""
+"""The settings of all commands are consistent, and each has a description and a range."""
 
 import pwd
 import re
@@ -50,7 +50,7 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name", "field"), FIELDS)
-def test_every_setting_says_what_it_is(kind: type[BaseSettings], name: str, field: FieldInfo) -> None:
+def test_every_setting_is_described_and_bounded(kind: type[BaseSettings], name: str, field: FieldInfo) -> None:
     assert len(description(field)) > 10
     allowed = allowed_values(field) or ""
     if allowed.startswith(("a number", "a whole number")):
@@ -61,17 +61,17 @@ def test_every_setting_says_what_it_is(kind: type[BaseSettings], name: str, fiel
 
 
 @pytest.mark.parametrize("name", sorted(set(GatewaySettings.model_fields) & set(WorkerSettings.model_fields)))
-def test_what_gateway_and_worker_share_is_of_one_kind(name: str) -> None:
+def test_settings_shared_by_gateway_and_worker_have_one_type(name: str) -> None:
     gateway, worker = GatewaySettings.model_fields[name], WorkerSettings.model_fields[name]
     assert gateway.annotation == worker.annotation
 
 
-def test_the_readme_holds_the_table_of_settings() -> None:
+def test_the_readme_contains_the_table_of_settings() -> None:
     _, between, _ = re.split("<!-- /?settings -->", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert between.strip() == settings_table()
 
 
-def test_up_hands_its_settings_to_gateway_and_worker() -> None:
+def test_up_passes_its_settings_to_gateway_and_worker() -> None:
     given = ("--max-batch-size", "7", "--keep-alive-s", "3", "--lease-ms", "900", "--api-keys", '{"key": "tenant"}')
     settings = load_settings(UpSettings, given, "up")
     assert as_environment(settings, WorkerSettings) == {
@@ -107,7 +107,7 @@ def test_a_model_is_served_under_the_last_part_of_its_name(
     assert with_model(load_settings(WorkerSettings, arguments, "worker")).served_name == name
 
 
-def test_a_directory_whose_name_cannot_stand_in_a_key_asks_for_a_name(tmp_path: Path) -> None:
+def test_a_directory_name_that_is_invalid_in_a_key_requires_a_name(tmp_path: Path) -> None:
     (tmp_path / "my model").mkdir()
     (tmp_path / "my model" / "config.json").touch()
     with pytest.raises(UserError, match=r"served_model_name .*: got 'my model', allowed: 1 to 128"):
@@ -115,7 +115,7 @@ def test_a_directory_whose_name_cannot_stand_in_a_key_asks_for_a_name(tmp_path: 
 
 
 @pytest.mark.parametrize("model", ["/no/such/model", "./nothing", "empty"])
-def test_a_directory_without_a_model_is_told(model: str, tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_reported(model: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=rf"model .*: got '{model}', allowed: a directory with a config.json, or a hub"):
         with_model(load_settings(WorkerSettings, ("--model", model), "worker"))
@@ -126,10 +126,10 @@ def test_a_worker_alone_needs_a_redis() -> None:
         with_redis(load_settings(WorkerSettings, (), "worker"))
 
 
-def test_data_lies_where_the_desktop_standard_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_data_is_stored_where_the_desktop_standard_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert default_data_dir() == tmp_path / "orcastream"
-    monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")  # to be ignored, says the standard
+    monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")  # the standard says to ignore this
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_data_dir() == tmp_path / ".local" / "share" / "orcastream"
 
@@ -138,7 +138,7 @@ def test_messages_for_users_are_user_errors() -> None:
     assert issubclass(RedisUnavailable, UserError)
 
 
-def test_without_a_home_directory_a_data_directory_is_asked_for(
+def test_without_a_home_directory_a_data_directory_is_required(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def nobody(uid: int) -> None:

@@ -1,4 +1,4 @@
-"""What `orcastream up` does with its processes, without starting any."""
+"""How `orcastream up` handles its processes, without starting any."""
 
 from pathlib import Path
 
@@ -21,5 +21,5 @@ async def test_nothing_is_killed_within_its_own_grace(
 
     monkeypatch.setattr(stack._supervisor, "stop", stop)
     await stack.stop()
-    assert graces["gateway"] > shutdown_s + 5  # which the gateway takes for the last events
+    assert graces["gateway"] > shutdown_s + 5  # which the gateway uses for the last events
     assert graces["worker-1"] > drain_s

@@ -1,4 +1,4 @@
-"""What becomes of commands whose output cannot be written, or whose streams are closed."""
+"""Commands whose output cannot be written, or whose streams are closed."""
 
 import os
 import signal
@@ -29,13 +29,13 @@ def unwritable(request: pytest.FixtureRequest) -> Iterator[TextIO]:
     """A stream on a full disk, or without a reader."""
     with open(request.param(), "w") as stream:
         yield stream
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # what is left of it is not looked at
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # the rest is not read
 
 
 @pytest.mark.parametrize(
     "show", [lambda *line: TextLines(1).show(*line), gateway_processes._pass_on], ids=["up", "gateway"]
 )
-async def test_programs_are_kept_running_where_their_lines_cannot_be_written(
+async def test_programs_keep_running_if_their_lines_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, show: Callable[[str, str], None], unwritable: TextIO
 ) -> None:
     report = Report()
@@ -78,13 +78,13 @@ def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
     )
 
 
-def test_a_reader_that_has_seen_enough_is_none() -> None:
+def test_a_reader_that_closes_early_is_no_error() -> None:
     done = command("completion", "bash", redirected="| true; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_no_error_by_themselves(closed: str, tmp_path: Path) -> None:
+def test_closed_streams_alone_are_no_error(closed: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = command("up", "--data-dir", str(tmp_path / "file"), redirected=closed)
     assert done.returncode == 2
@@ -93,7 +93,7 @@ def test_closed_streams_are_no_error_by_themselves(closed: str, tmp_path: Path) 
         assert b"data_dir (--data-dir, ORCASTREAM_DATA_DIR): got" in done.stderr
 
 
-def test_what_an_encoding_lacks_is_escaped() -> None:
+def test_characters_missing_from_an_encoding_are_escaped() -> None:
     plain = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = command("tokenize", "--model", "/nö", "hi", redirected="", **plain)
     assert (done.returncode, done.stderr[:19]) == (2, b"orcastream tokenize")

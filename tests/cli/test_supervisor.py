@@ -1,4 +1,4 @@
-"""Programs are kept running, stopped in order, and never outlive whoever started them."""
+"""Programs are kept running, stopped in order, and never outlive the process that started them."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ STUBBORN = (
 
 
 class Report:
-    """What a supervisor reports, as events that a test can await."""
+    """Turns a supervisor's reports into events that a test can await."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -37,7 +37,7 @@ class Report:
         self._queue.put_nowait((name, line))
 
     async def wait_for(self, beginning: str) -> str:
-        """The next line that begins like this."""
+        """Return the next line with this prefix."""
         while True:
             async with asyncio.timeout(PATIENCE_S):
                 _, line = await self._queue.get()
@@ -50,7 +50,7 @@ def quick() -> BackOff:
 
 
 async def pause_after_death(report: Report, supervisor: Supervisor, name: str) -> float:
-    """Kill a program that has come up; the seconds until it is started again."""
+    """Kill a running program; return the seconds until it is restarted."""
     await report.wait_for("up")
     pid = supervisor.pid(name)
     assert pid is not None
@@ -70,7 +70,7 @@ async def test_lines_carry_the_name_of_their_program() -> None:
     assert supervisor.pid("speaker") is None
 
 
-async def test_a_program_that_dies_is_started_again_with_growing_pauses() -> None:
+async def test_a_program_that_dies_is_restarted_with_growing_pauses() -> None:
     report = Report()
     supervisor = Supervisor(report, quick)
     await supervisor.start(Program("mortal", SLEEPER))
@@ -80,7 +80,7 @@ async def test_a_program_that_dies_is_started_again_with_growing_pauses() -> Non
     await supervisor.stop("mortal", grace_s=10)
 
 
-async def test_a_steady_life_forgives_earlier_deaths() -> None:
+async def test_a_long_run_resets_the_pause() -> None:
     report = Report()
     supervisor = Supervisor(report, lambda: BackOff(0.1, 600), steady_s=0)
     await supervisor.start(Program("steady", SLEEPER))
@@ -90,7 +90,7 @@ async def test_a_steady_life_forgives_earlier_deaths() -> None:
     await supervisor.stop("steady", grace_s=10)
 
 
-async def test_settings_that_a_program_refuses_are_not_tried_again() -> None:
+async def test_a_program_that_refuses_its_settings_is_not_restarted() -> None:
     report = Report()
     supervisor = Supervisor(report, quick)
     await supervisor.start(Program("picky", (sys.executable, "-c", "import sys; sys.exit(2)")))
@@ -99,7 +99,7 @@ async def test_settings_that_a_program_refuses_are_not_tried_again() -> None:
             await supervisor.gave_up()
 
 
-async def test_a_program_that_has_served_is_tried_again_whatever_it_misses_now(tmp_path: Path) -> None:
+async def test_a_program_that_has_served_is_restarted_even_after_a_settings_error(tmp_path: Path) -> None:
     needed = tmp_path / "needed"
     needed.touch()
     source = (
@@ -162,7 +162,7 @@ async def test_a_program_deaf_to_sigterm_is_killed_after_the_grace() -> None:
     assert await report.wait_for("stopped") == "stopped (killed by SIGKILL)"
 
 
-async def test_stopping_between_two_lives_starts_no_third() -> None:
+async def test_stopping_between_restarts_starts_nothing() -> None:
     report = Report()
     supervisor = Supervisor(report, lambda: BackOff(600, 600))
     await supervisor.start(Program("resting", (sys.executable, "-c", "")))
@@ -217,7 +217,7 @@ def test_children_end_with_a_parent_that_is_killed(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kernels end a child with its parent")
-def test_a_child_whose_parent_is_gone_already_never_runs(run: Callable[..., Terminal]) -> None:
+def test_a_child_whose_parent_is_already_gone_never_runs(run: Callable[..., Terminal]) -> None:
     helper = run("cli/child.py", "1", "9", sys.executable, "-c", "print('ran')")
     assert helper.wait() == 1
     assert "ran" not in helper.text

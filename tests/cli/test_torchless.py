@@ -1,4 +1,4 @@
-"""Commands that need no torch do not load it, though transformers would and the worker beside them has it."""
+"""Commands that need no torch do not load it, although transformers would and the worker next to them has it."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from tests.ports import free_port
 
 @pytest.fixture
 def gateways(request: pytest.FixtureRequest) -> Iterator[Terminal]:
-    """Before a Redis that is not there, which is no reason not to serve."""
+    """The gateway serves even though its Redis does not exist."""
     settings = ("--model", str(MODEL_DIR), "--redis-url", f"redis://127.0.0.1:{free_port()}", "--port")
     command = ("-m", "orcastream.cli.main", "gateway", *settings, str(free_port()))
     terminal = Terminal(*command, "--workers", str(request.param))
@@ -42,7 +42,7 @@ def test_tokenize() -> None:
 
 
 def test_looking_for_mistyped_variables() -> None:
-    """Whatever the variables of other commands: these are known by their settings alone."""
+    """Whatever the variables of other commands: the settings alone determine the known ones."""
     program = (
         "import os, sys\n"
         "from orcastream.cli.settings import ChatSettings\n"

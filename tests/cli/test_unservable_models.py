@@ -1,4 +1,4 @@
-"""Models and limits that gateway and worker refuse before they serve: one line, the same for both, and no question."""
+"""Models and limits that gateway and worker refuse before they serve: one line, the same for both, without a prompt."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.cli.processes import ROOT
 
 
 def complaint(command: str, *arguments: str) -> str:
-    """What the command says at its end. Its stdin stays open: one that asks a question there would not end."""
+    """Return the command's last output. Its stdin stays open: a command that prompts there would not end."""
     started = [
         sys.executable,
         "-P",
@@ -25,7 +25,7 @@ def complaint(command: str, *arguments: str) -> str:
         "redis://127.0.0.1:1/0",
         *arguments,
     ]
-    chatty = {"CI": "true"}  # transformers hands its log lines on where this is set
+    chatty = {"CI": "true"}  # with this set, transformers propagates its log lines
     environment = {**os.environ, **chatty, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         started, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""`orcastream up` with real processes: serves, restarts what dies, stops cleanly, leaves nothing, loses nothing."""
+"""`orcastream up` with real processes: serves, restarts the dead, stops cleanly, leaves nothing, loses nothing."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ NAMES = ("redis", "gateway", "worker-1", "worker-2")
 
 
 class Up:
-    """A running `orcastream up`, with what it printed about its processes."""
+    """A running `orcastream up`, with its output about its processes."""
 
     def __init__(self, console: Console, watch: Callable[[int], ProcessWatch]) -> None:
         self.console = console
@@ -58,13 +58,13 @@ class Up:
         return dict(answer.json())
 
     def nothing_is_left(self) -> bool:
-        """Is every process that it told of gone?"""
+        """Return whether every process that it reported is gone."""
         return all(watch.gone_within(PATIENCE_S) for watch in self.watches.values())
 
 
 @pytest.fixture
 def start_up(run: Callable[..., Console], watch: Callable[[int], ProcessWatch], tmp_path: Path) -> Callable[..., Up]:
-    """Starts `orcastream up` on a free port and a data directory of the test's own; waits until it is ready."""
+    """Starts `orcastream up` on a free port with its own data directory; waits until it is ready."""
 
     def start(*flags: str) -> Up:
         up = Up(up_console(run, tmp_path, *flags), watch)
@@ -80,7 +80,7 @@ def up_console(run: Callable[..., Console], data_dir: Path, *flags: str) -> Cons
     return run(*common, *flags, cwd=data_dir / "elsewhere")
 
 
-def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up: Callable[..., Up]) -> None:
+def test_dead_processes_are_restarted_and_a_second_ctrl_c_ends_everything(start_up: Callable[..., Up]) -> None:
     up = start_up("--workers", "2", "--drain-grace-s", "600", "--lease-ms", "1000")
     assert tuple(up.pids) == NAMES
     assert up.ask()["choices"]
@@ -118,7 +118,7 @@ def test_as_json_every_line_is_an_object_that_names_its_process(run: Callable[..
     assert about >= {("gateway", "accepted"), ("worker-1", "request ended")}
 
 
-def test_what_was_queued_is_served_after_a_restart(start_up: Callable[..., Up]) -> None:
+def test_queued_requests_are_served_after_a_restart(start_up: Callable[..., Up]) -> None:
     one_by_one = ("--workers", "1", "--max-batch-size", "1", "--max-claims", "1")
     flags = (*one_by_one, "--drain-grace-s", "0", "--lease-ms", "1000")
     first = start_up(*flags)
@@ -151,7 +151,7 @@ def stop(up: Up, number: signal.Signals) -> None:
     assert stopped[-1] == "redis"
 
 
-async def test_it_uses_a_server_that_it_is_given_and_nothing_is_left_of_a_killed_one(
+async def test_up_uses_a_given_server_and_a_killed_up_leaves_nothing(
     start_up: Callable[..., Up], tmp_path: Path
 ) -> None:
     given = EmbeddedRedis(Supervisor(lambda name, line: None), tmp_path / "own")
@@ -166,7 +166,7 @@ async def test_it_uses_a_server_that_it_is_given_and_nothing_is_left_of_a_killed
 
 
 @pytest.mark.parametrize("setting", ["port", "admin_port"])
-def test_a_port_in_use_is_told_before_anything_starts(
+def test_a_port_in_use_is_reported_before_anything_starts(
     run: Callable[..., Console], tmp_path: Path, setting: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -178,7 +178,7 @@ def test_a_port_in_use_is_told_before_anything_starts(
     assert not (tmp_path / "data").exists()
 
 
-async def test_a_data_directory_in_use_is_told(run: Callable[..., Console], tmp_path: Path) -> None:
+async def test_a_data_directory_in_use_is_reported(run: Callable[..., Console], tmp_path: Path) -> None:
     lock = DataLock(tmp_path / "data")
     await lock.acquire()
     up = up_console(run, tmp_path)
@@ -187,14 +187,14 @@ async def test_a_data_directory_in_use_is_told(run: Callable[..., Console], tmp_
     lock.release()
 
 
-def test_a_redis_that_is_not_there_is_told(run: Callable[..., Console], tmp_path: Path) -> None:
+def test_an_unreachable_redis_is_reported(run: Callable[..., Console], tmp_path: Path) -> None:
     up = up_console(run, tmp_path, "--redis-url", "redis://user:word@127.0.0.1:1/0")
     assert up.wait() == 2
     assert "orcastream up: redis_url: no Redis server answers there" in up.text
     assert "word" not in up.text
 
 
-def test_a_model_that_cannot_be_served_ends_it(run: Callable[..., Console], tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_served_ends_up(run: Callable[..., Console], tmp_path: Path) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.json").write_text('{"model_type": "no-such-architecture"}')
     up = up_console(run, tmp_path, "--workers", "1", "--model", str(tmp_path / "odd"))
@@ -204,7 +204,7 @@ def test_a_model_that_cannot_be_served_ends_it(run: Callable[..., Console], tmp_
 
 
 def positions(events: Iterable[Event]) -> list[int]:
-    """The positions of all tokens that these events brought, in order."""
+    """Return the positions of all tokens in these events, in order."""
     runs = [run for event in events for run in getattr(event, "runs", ())]
     return [run.position + offset for run in runs for offset in range(len(run.tokens))]
 
@@ -217,7 +217,7 @@ def post(client: "redis.Redis", request_id: str, *, max_tokens: int) -> None:
 
 
 def follow(client: "redis.Redis", request_id: str, timeout: float = PATIENCE_S) -> Iterator[Event]:
-    """The events of a reply log as they come, up to the last one."""
+    """Yield the events of a reply log as they arrive, up to the last one."""
     last: bytes | str = "0-0"
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -232,7 +232,7 @@ def follow(client: "redis.Redis", request_id: str, timeout: float = PATIENCE_S) 
 
 
 def wait_until(answer: Callable[[], httpx.Response], timeout: float = PATIENCE_S) -> None:
-    """Ask until the answer is 200: a restarted gateway tells nobody when it listens."""
+    """Poll until the response is 200: a restarted gateway does not announce when it listens."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:

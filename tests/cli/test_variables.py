@@ -1,4 +1,4 @@
-"""A variable that was mistyped is told of; one of another process, or of somebody else's, is not."""
+"""A mistyped variable is reported; one of another process, or of another program, is not."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,9 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("ORCASTREAM_CHATT", "ORCASTREAM_CHAT"),
     ],
 )
-def test_a_mistyped_one_is_named_with_the_right_one(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistyped_variable_is_named_with_the_correct_one(
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, "1")
     assert list(mistyped(TokenizeSettings)) == [(name.upper(), meant)]
 
@@ -59,17 +61,17 @@ def test_a_mistyped_one_is_named_with_the_right_one(name: str, meant: str, monke
         *SERVICE_LINKS,
     ],
 )
-def test_others_are_no_mistakes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_others_are_no_mistakes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1")
     assert list(mistyped(TokenizeSettings)) == []
 
 
-def test_a_line_of_dotenv_counts_alike(tmp_path: Path) -> None:
+def test_a_line_of_dotenv_counts_too(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("ORCASTREAM_LEASE_SM=1\nORCASTREAM_PORT=1\n# ORCASTREAM_LEASE_M=1\n")
     assert list(mistyped(TokenizeSettings)) == [("ORCASTREAM_LEASE_SM", "ORCASTREAM_LEASE_MS")]
 
 
-def test_the_command_says_so_and_goes_on(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_warns_and_continues(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCASTREAM_MODELL", "x")
     assert main(["tokenize", "text"]) == 0
     printed = capsys.readouterr()

@@ -16,7 +16,7 @@ Connect = Callable[..., AsyncClient]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """A factory of clients, closed behind the test."""
+    """A factory of clients, which are closed after the test."""
     clients: list[AsyncClient] = []
 
     def one(*urls: str, **options: Any) -> AsyncClient:

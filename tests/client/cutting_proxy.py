@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks each connection after so many bytes of what comes back."""
+"""A TCP proxy that breaks each connection after a given number of reply bytes."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from tests.tcp_proxy import TcpProxy
 
 
 class CuttingProxy(TcpProxy):
-    """`async with` one: the n-th connection is reset behind the n-th number of `limits`, later ones never."""
+    """For `async with`: the n-th connection is reset after the n-th number of bytes in `limits`, later ones never."""
 
     def __init__(self, target_port: int, limits: Iterator[int]) -> None:
         super().__init__(target_port)
@@ -16,7 +16,7 @@ class CuttingProxy(TcpProxy):
 
     @property
     def url(self) -> str:
-        """Where to connect."""
+        """The URL to connect to."""
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> "CuttingProxy":
@@ -27,7 +27,7 @@ class CuttingProxy(TcpProxy):
         await self.refuse()
 
     def let_through(self, data: bytes, connection: int, *, reply: bool) -> tuple[bytes, bool]:
-        """As many bytes of the replies as are left to a connection."""
+        """Forward as many reply bytes as the connection has left."""
         if not reply:
             return data, False
         if connection not in self._left:

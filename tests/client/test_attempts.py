@@ -1,4 +1,4 @@
-"""What a gateway's refusal means: to try again and when, or never."""
+"""What a gateway's refusal means: whether and when to retry."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -20,7 +20,7 @@ def told(status: int, code: str | None = None, param: str | None = None, **heade
 @pytest.mark.parametrize(
     ("status", "kind"), [(429, QueueFull), (503, Unavailable), (500, Unavailable), (408, Unavailable)]
 )
-def test_what_passes(status: int, kind: type[ClientError]) -> None:
+def test_errors_that_pass(status: int, kind: type[ClientError]) -> None:
     passing = told(status, "some_code", Retry_After="7")
     assert isinstance(passing, Passing)
     assert type(passing.error) is kind
@@ -37,17 +37,17 @@ def test_what_passes(status: int, kind: type[ClientError]) -> None:
         (500, "engine_error", ClientError),
     ],
 )
-def test_what_is_final(status: int, code: str, kind: type[ClientError]) -> None:
+def test_errors_that_are_final(status: int, code: str, kind: type[ClientError]) -> None:
     error = told(status, code, "temperature")
     assert isinstance(error, kind)
     assert (error.code, error.status, error.field, str(error)) == (code, status, "temperature", "words")
 
 
-def test_a_gateway_may_say_that_it_would_not_help() -> None:
+def test_a_gateway_may_say_that_a_retry_is_useless() -> None:
     assert isinstance(told(503, "anything", x_should_retry="false"), Refused)
 
 
-def test_an_answer_of_something_else_before_the_gateways() -> None:
+def test_a_response_of_another_server_in_front_of_the_gateways() -> None:
     passing = refusal(httpx.Response(502, text="<html>Bad Gateway</html>"), "cmpl-1")
     assert isinstance(passing, Passing)
     assert (passing.error.code, passing.retry_after_s) == ("http_502", 0)
@@ -65,7 +65,7 @@ def test_retry_after_as_a_date() -> None:
         assert passing.retry_after_s == 0
 
 
-async def test_gateways_take_turns_and_patience_ends() -> None:
+async def test_gateways_alternate_and_retries_end() -> None:
     attempts = Attempts(["a", "b"], patience_s=0.5)
     full = QueueFull("full", code="queue_full")
     assert attempts.url == "a"

@@ -1,4 +1,4 @@
-"""Errors reach other processes as they are."""
+"""Errors reach other processes unchanged."""
 
 import copy
 import pickle
@@ -20,13 +20,13 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickled_and_copied_as_they_are(error: Exception, protocol: int) -> None:
+def test_errors_are_pickled_and_copied_unchanged(error: Exception, protocol: int) -> None:
     for again in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error), copy.deepcopy(error)):
         assert type(again) is type(error)
         assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
 
 
-def test_out_of_a_pool_of_processes() -> None:
+def test_errors_from_a_process_pool() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         with pytest.raises(ClientError) as caught:
             pool.submit(_fail).result(timeout=60)

@@ -1,4 +1,4 @@
-"""A forked process that has its parent's client."""
+"""A forked process that inherits its parent's client."""
 
 import subprocess
 import sys

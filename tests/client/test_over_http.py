@@ -1,4 +1,4 @@
-"""The client before gateways: what it gets, what it does when they break off, and what it raises."""
+"""The client with gateways: its results, its behavior when gateways fail, and its errors."""
 
 import asyncio
 import re
@@ -35,12 +35,12 @@ NOWHERE = "http://127.0.0.1:1"
 
 
 async def text_of(reply: Any) -> str:
-    """What a reply brings of the first choice, piece by piece."""
+    """Return the text of a reply's first choice, piece by piece."""
     return "".join([delta.text async for delta in reply if delta.choice == 0])
 
 
-async def test_closing_waits_for_no_pause() -> None:
-    """One that tries again, even where `Retry-After` says a long time, ends as soon as its client is closed."""
+async def test_closing_does_not_wait_for_a_retry_pause() -> None:
+    """A retrying request ends as soon as its client is closed, even with a long `Retry-After`."""
     client = AsyncClient(NOWHERE, MODEL, patience_s=3600)
     client._transport._http = httpx.AsyncClient(  # type: ignore[attr-defined]  # over HTTP it has one
         transport=httpx.MockTransport(lambda _: httpx.Response(503, headers={"Retry-After": "600"}))
@@ -56,7 +56,7 @@ async def test_closing_waits_for_no_pause() -> None:
             assert caught.value.code == "closed"
 
 
-def test_without_asyncio_a_closed_client_says_so() -> None:
+def test_without_asyncio_a_closed_client_raises() -> None:
     client = Client(NOWHERE, MODEL, patience_s=3600)
     reply, other = client.generate("x"), client.generate("x")
     with ThreadPoolExecutor(1) as thread:
@@ -72,8 +72,8 @@ def test_without_asyncio_a_closed_client_says_so() -> None:
     client.close()
 
 
-def test_a_forked_process_is_told_that_the_client_is_not_its_own() -> None:
-    """The thread with the event loop stays behind: whatever the child asked would never be answered."""
+def test_a_forked_process_gets_an_error_from_its_parents_client() -> None:
+    """The thread with the event loop stays in the parent: the child's requests would never be answered."""
     program = f"""
 import os, signal
 from orcastream.client import Client
@@ -92,7 +92,7 @@ os._exit(0)
     assert re.fullmatch(r"The client belongs to process \d+, which was forked: .*\nleft\n", done.stdout)
 
 
-async def test_which_models_there_are(stage: Stage) -> None:
+async def test_listing_models(stage: Stage) -> None:
     gateway = await stage.gateway(api_keys={"secret": "blue"})
     assert await served_models(gateway.url, api_key="secret") == [MODEL]
     for url, key, error, code in (
@@ -122,7 +122,7 @@ async def test_text_chat_and_token_ids(stage: Stage, connect: Connect) -> None:
     assert worker.requests[0].payload.stop == ("nowhere",)
 
 
-async def test_choices_are_told_apart(stage: Stage, connect: Connect) -> None:
+async def test_choices_are_distinguished(stage: Stage, connect: Connect) -> None:
     choices = ["eins", "zwei", "drei"]
     await stage.worker(Answer([stage.tokenizer.encode(text) for text in choices]))
     reply = connect((await stage.gateway()).url).generate("x", n=3)
@@ -149,8 +149,8 @@ async def test_without_asyncio(stage: Stage) -> None:
     await asyncio.to_thread(ask)
 
 
-async def test_cut_off_behind_every_byte(stage: Stage, connect: Connect) -> None:
-    """Each connection ends some bytes later than the one before, from the head of the answer on."""
+async def test_connections_cut_after_every_byte(stage: Stage, connect: Connect) -> None:
+    """Each connection ends some bytes later than the previous one, starting within the head of the response."""
     await stage.worker(lambda request: Answer([stage.tokenizer.encode(TEXT)] * request.payload.n))
     served = await stage.gateway(disconnect_grace_s=60)
     async with CuttingProxy(int(served.url.rpartition(":")[2]), count(600, 37)) as proxy:
@@ -162,13 +162,13 @@ async def test_cut_off_behind_every_byte(stage: Stage, connect: Connect) -> None
     assert proxy.num_cut > 10
 
 
-async def test_gateways_that_are_not_there_are_passed_over(stage: Stage, connect: Connect) -> None:
+async def test_unreachable_gateways_are_skipped(stage: Stage, connect: Connect) -> None:
     await stage.worker()
     client = connect(NOWHERE, (await stage.gateway()).url, NOWHERE)
     assert [(await client.generate("x").result()).text for _ in range(3)] == [TEXT] * 3
 
 
-async def test_a_gateway_that_stops_hands_over(stage: Stage, connect: Connect) -> None:
+async def test_a_stopping_gateway_hands_over(stage: Stage, connect: Connect) -> None:
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     gateways = [await stage.gateway(disconnect_grace_s=60) for _ in range(2)]
@@ -219,7 +219,7 @@ async def test_a_full_queue_is_waited_for(stage: Stage, connect: Connect) -> Non
     assert (await second).text == TEXT
 
 
-async def test_what_is_wrong_is_told_by_name(stage: Stage, connect: Connect) -> None:
+async def test_errors_name_the_faulty_parameter(stage: Stage, connect: Connect) -> None:
     await stage.worker()
     served = await stage.gateway(api_keys={"sk-a": "alpha"})
     with pytest.raises(Refused) as caught:
@@ -239,7 +239,7 @@ async def test_what_is_wrong_is_told_by_name(stage: Stage, connect: Connect) -> 
     assert (await client.generate("x").result()).text == TEXT
 
 
-async def test_nobody_answers(stage: Stage, connect: Connect) -> None:
+async def test_no_gateway_answers(stage: Stage, connect: Connect) -> None:
     with pytest.raises(Unavailable) as caught:
         await connect(NOWHERE, patience_s=0.2).generate("x").result()
     assert caught.value.code == "unreachable"
@@ -264,14 +264,14 @@ async def test_nobody_answers(stage: Stage, connect: Connect) -> None:
         ({"urls": "redis://a", "model": "no name"}, "model"),
     ],
 )
-async def test_arguments_that_say_nothing(arguments: dict[str, Any], field: str) -> None:
+async def test_invalid_client_arguments_are_refused(arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         AsyncClient(**{"model": MODEL, **arguments})
     assert caught.value.field == field
 
 
 async def lose(stage: Stage) -> None:
-    """Take the one entry of the queue away, as a Redis that comes back with less than it had."""
+    """Remove the only entry of the queue, as if Redis had restarted with less data."""
     link = await Link.open(stage.url)
     stream = stage.keys.requests("normal")
     entry_id = (await link.call("XRANGE", stream, "-", "+"))[0][0]
@@ -280,7 +280,7 @@ async def lose(stage: Stage) -> None:
 
 
 async def leave_the_accepting_gateway(gateways: list[Served]) -> None:
-    """The gateway that accepted the request stops, and stands for it no longer; its client goes to the other one."""
+    """Stop the gateway that accepted the request, so that it no longer vouches for it; its client switches gateways."""
     serving = next(served for served in gateways if served.model.readers._here)
     other = next(served for served in gateways if served is not serving)
     serving.gateway.begin_stop()
@@ -295,7 +295,7 @@ async def leave_the_accepting_gateway(gateways: list[Served]) -> None:
 
 @pytest.mark.parametrize("everything", [False, True], ids=["entry", "everything"])
 async def test_a_request_that_redis_lost_is_posted_again(stage: Stage, connect: Connect, everything: bool) -> None:
-    """Nobody knows of it but the client; what is computed anew is delivered from where the client was."""
+    """Only the client knows the request; the recomputed answer is delivered from the client's position."""
     gates = chain([Gate(4)], repeat(Gate()))
     ids = stage.tokenizer.encode(TEXT)
     worker = await stage.worker(lambda _: Answer([ids], gate=next(gates)))
@@ -316,7 +316,7 @@ async def test_a_request_that_redis_lost_is_posted_again(stage: Stage, connect: 
     assert len(worker.requests) == 2
 
 
-async def test_another_answer_than_was_delivered_is_a_conflict(stage: Stage, connect: Connect) -> None:
+async def test_an_answer_that_differs_from_the_delivered_one_is_a_conflict(stage: Stage, connect: Connect) -> None:
     answers = iter([Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)), Answer([stage.tokenizer.encode("other")])])
     worker = await stage.worker(lambda _: next(answers))
     gateways = [await stage.gateway(disconnect_grace_s=60, loss_check_s=0.2) for _ in range(2)]

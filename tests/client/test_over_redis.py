@@ -1,4 +1,4 @@
-"""The client straight over Redis: posts, follows, goes on when Redis restarts, posts again what Redis lost."""
+"""The client directly over Redis: it posts, follows, continues after a Redis restart, and reposts lost requests."""
 
 import asyncio
 from collections import Counter
@@ -38,7 +38,7 @@ async def test_tokens_and_their_text(stage: Stage, connect: Connect) -> None:
     assert worker.requests[0].payload.max_tokens == 50
 
 
-async def test_the_text_ends_where_a_stop_string_cut_it(stage: Stage, connect: Connect) -> None:
+async def test_the_text_ends_at_the_stop_string(stage: Stage, connect: Connect) -> None:
     await stage.worker(Answer([stage.tokenizer.encode("eins zwei drei")], group=100, text_length=9))
     reply = connect(stage.url, tokenizer=stage.tokenizer).generate("x", stop=" drei")
     assert await text_of(reply) == (await reply.result()).text == "eins zwei"
@@ -61,7 +61,7 @@ async def test_redis_restarts_in_mid_stream(
     assert {request.id for request in worker.requests} <= {reply.id}
 
 
-async def test_a_redis_that_comes_later(
+async def test_a_redis_that_starts_later(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage], connect: Connect
 ) -> None:
     server = own_redis(aof="always")
@@ -79,8 +79,8 @@ async def test_a_redis_that_comes_later(
     assert len(worker.requests) == 1
 
 
-async def test_a_client_that_is_closed_posts_nothing_any_more(connect: Connect) -> None:
-    """A Redis that comes later gets no request that nobody waits for."""
+async def test_a_closed_client_posts_nothing(connect: Connect) -> None:
+    """A Redis that starts later gets no request that no caller waits for."""
     client = connect(f"redis://127.0.0.1:{free_port()}", patience_s=3600)
     accepting = asyncio.create_task(client.generate([5]).accepted())
     await asyncio.sleep(0)
@@ -90,10 +90,10 @@ async def test_a_client_that_is_closed_posts_nothing_any_more(connect: Connect) 
     assert caught.value.code == "closed"
 
 
-async def test_a_redis_that_comes_back_empty(
+async def test_a_redis_that_restarts_empty(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage], connect: Connect
 ) -> None:
-    """No file: whatever was accepted is gone, and nobody but the client knows of it."""
+    """No file: all accepted requests are gone, and only the client knows them."""
     server = own_redis()
     stage = stage_of(server.url)
     gates = chain([Gate(4)], repeat(Gate()))
@@ -107,7 +107,7 @@ async def test_a_redis_that_comes_back_empty(
 
 
 async def end_as_lost(stage: Stage, request_id: str) -> None:
-    """As a gateway ends a request of which Redis lost the entry."""
+    """End a request as a gateway does whose entry Redis lost."""
     link = await Link.open(stage.url)
     mark = await link.call("GET", stage.keys.seen(request_id))
     await lose(stage)
@@ -117,7 +117,7 @@ async def end_as_lost(stage: Stage, request_id: str) -> None:
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same answer", "another answer"])
-async def test_what_ended_as_lost_is_posted_again(stage: Stage, connect: Connect, same: bool) -> None:
+async def test_a_request_that_ended_as_lost_is_posted_again(stage: Stage, connect: Connect, same: bool) -> None:
     ids = stage.tokenizer.encode(TEXT)
     answers = iter([Answer([ids], gate=Gate(4)), Answer([ids if same else ids[::-1]])])
     worker = await stage.worker(lambda _: next(answers))
@@ -162,7 +162,7 @@ async def test_the_same_id_is_one_request(stage: Stage, connect: Connect) -> Non
         await connect(stage.url).generate([5], request_id="order-17").result()
 
 
-async def test_cancelling_what_runs_and_what_waits(stage: Stage, connect: Connect) -> None:
+async def test_cancelling_running_and_waiting_requests(stage: Stage, connect: Connect) -> None:
     client = connect(stage.url)
     waiting = client.generate([5])
     await waiting.accepted()
@@ -180,14 +180,14 @@ async def test_cancelling_what_runs_and_what_waits(stage: Stage, connect: Connec
     assert not await running.cancel()
 
 
-async def test_a_deadline_ends_it(stage: Stage, connect: Connect) -> None:
+async def test_a_deadline_ends_a_request(stage: Stage, connect: Connect) -> None:
     served = await stage.gateway(sweep_s=0.05)
     with pytest.raises(Expired):
         await connect(stage.url).generate([5], timeout_s=0.1).result()
     assert not served.gateway.shutdown.stopping
 
 
-async def test_what_is_wrong_is_told_by_name(stage: Stage, connect: Connect) -> None:
+async def test_errors_name_the_faulty_parameter(stage: Stage, connect: Connect) -> None:
     client, with_text = connect(stage.url), connect(stage.url, tokenizer=stage.tokenizer)
     for asking, field in (
         (client.generate("text"), "prompt"),
@@ -210,7 +210,7 @@ async def test_a_durable_request_is_on_disk_when_it_is_accepted(
 ) -> None:
     binary = durable_binary()
     if binary is None:
-        pytest.skip("no server that knows WAITAOF found: Redis 7.2 or later, or Valkey")
+        pytest.skip("no server with WAITAOF found: Redis 7.2 or later, or Valkey")
     server = RedisServer(binary, tmp_path_factory.mktemp("durable"), aof="no")
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""A request asks for the same over HTTP and over Redis."""
+"""A request has the same parameters over HTTP and over Redis."""
 
 import json
 import math
@@ -56,7 +56,7 @@ NOT_WITH_A_CONSTRAINT: dict[str, Any] = {"min_tokens": 1, "ignore_eos": True}
         ("x", {"timeout_s": True}, "timeout_s: got True, "),
     ],
 )
-def test_what_is_no_argument_is_told_at_once(url: str, prompt: Any, arguments: Any, complaint: str) -> None:
+def test_an_unknown_argument_is_refused_at_once(url: str, prompt: Any, arguments: Any, complaint: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(complaint)):
         AsyncClient(url, "tiny").generate(prompt, **arguments)
 
@@ -92,7 +92,7 @@ def test_constraints_of_every_kind(constraint: dict[str, Any], outputs: dict[str
 
 
 @pytest.mark.parametrize("constraint", [{}, {"json": "{}"}, {"regex": "a", "choice": ["a"]}, "[ab]+"])
-def test_a_constraint_is_one_thing(constraint: Any) -> None:
+def test_only_one_constraint_is_allowed(constraint: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"constraint: got .*allowed: exactly one of json_schema, regex"):
         checked_parameters({"constraint": constraint})
 

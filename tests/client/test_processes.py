@@ -1,4 +1,4 @@
-"""Client, gateways, Redis and workers as real processes: whatever is killed, the answer is the undisturbed one."""
+"""Client, gateways, Redis and workers as real processes: whatever is killed, the answer equals the undisturbed one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,7 +28,7 @@ def asked(question: str) -> list[Message]:
 
 @pytest.fixture
 def site(own_redis: Callable[..., RedisServer], tmp_path: Path) -> Iterator[Site]:
-    """Two workers and two gateways on a server that keeps what it acknowledged."""
+    """Two workers and two gateways on a server that keeps all acknowledged writes."""
     site = Site(own_redis(aof="always"), tmp_path)
     site.start(workers=2, gateways=2)
     yield site
@@ -36,7 +36,7 @@ def site(own_redis: Callable[..., RedisServer], tmp_path: Path) -> Iterator[Site
 
 
 async def disturbed(client: AsyncClient, fault: Callable[[], Awaitable[Any]], **parameters: Any) -> str:
-    """The text that comes where `fault` happens at the twentieth piece."""
+    """Return the text received when `fault` happens at the twentieth piece."""
     pieces: list[str] = []
     reply = client.generate(asked(PROMPT), max_tokens=2000, temperature=0, timeout_s=120, **parameters)
     async for delta in reply:
@@ -54,7 +54,7 @@ def client_of(site: Site, transport: str) -> AsyncClient:
 
 
 async def kill_the_gateways(site: Site) -> None:
-    """All of them, in mid-stream; then there are others where they were."""
+    """Kill all gateways in mid-stream, then start others at their addresses."""
     killed = list(site.gateways)
     for gateway in killed:
         await asyncio.to_thread(gateway.kill)
@@ -67,7 +67,7 @@ async def restart_redis(site: Site) -> None:
 
 
 async def kill_a_worker(site: Site) -> None:
-    """The one that holds the only request."""
+    """Kill the worker that holds the only request."""
     with site.server.client() as client:
         (log,) = client.scan_iter("orca:reply:*")
         request_id = log.decode().rpartition(":")[2]
@@ -84,10 +84,10 @@ async def kill_a_worker(site: Site) -> None:
         ("redis", kill_a_worker),
     ],
 )
-async def test_the_answer_is_the_undisturbed_one(
+async def test_the_answer_equals_the_undisturbed_one(
     site: Site, transport: str, fault: Callable[[Site], Awaitable[None]]
 ) -> None:
-    # A loaded machine may take longer to start gateways than they wait for a client that all of them have lost.
+    # A loaded machine may take longer to start gateways than these wait for a client that all of them have lost.
     parameters = {"on_disconnect": "continue"} if transport == "http" else {}
     async with client_of(site, transport) as client:
         assert await disturbed(client, lambda: fault(site), **parameters) == ANSWER

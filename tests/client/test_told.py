@@ -1,4 +1,4 @@
-"""Log probabilities, constraints and adapters over both ways: what is asked for, and what comes back typed."""
+"""Log probabilities, constraints and adapters over HTTP and Redis: the requests, and the typed results."""
 
 import json
 from itertools import count
@@ -24,7 +24,7 @@ MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 
 def expected(tokenizer: Tokenizer, *, ids: bool, texts: bool, whole: bool = False) -> tuple[TokenLogprob, ...]:
-    """What the scripted worker's numbers come to; `whole`: tokens that are no whole characters say their bytes."""
+    """Return the results for the scripted worker's numbers; `whole`: incomplete characters show their bytes."""
 
     def text(token: int) -> str:
         if not texts:
@@ -41,7 +41,7 @@ def expected(tokenizer: Tokenizer, *, ids: bool, texts: bool, whole: bool = Fals
 
 
 async def told_of(reply: AsyncReply) -> tuple[TokenLogprob, ...]:
-    """What comes piece by piece, which is what the whole has."""
+    """Return the data received piece by piece, which equals that of the whole."""
     pieces = [delta async for delta in reply]
     told = tuple(one for delta in pieces for one in delta.logprobs)
     result = await reply.result()
@@ -62,7 +62,7 @@ async def test_log_probabilities_over_redis(stage: Stage, connect: Connect, grou
 
 @pytest.mark.parametrize("prompt", ["x", MESSAGES], ids=["completion", "chat"])
 async def test_log_probabilities_over_http(stage: Stage, connect: Connect, prompt: Any) -> None:
-    """Also over connections that break: each token is told of once."""
+    """Even over connections that break: each token is reported once."""
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], logprobs=True))
     served = await stage.gateway(disconnect_grace_s=60)
     told = expected(stage.tokenizer, ids=False, texts=True, whole=isinstance(prompt, str))
@@ -74,7 +74,7 @@ async def test_log_probabilities_over_http(stage: Stage, connect: Connect, promp
 
 
 def told_of_prompt(tokenizer: Tokenizer, *, ids: list[int], texts: bool) -> tuple[TokenLogprob | None, ...]:
-    """What the scripted worker's numbers of a prompt come to."""
+    """Return the results for the scripted worker's numbers of a prompt."""
 
     def text(token: int) -> str:
         return token_text(tokenizer, token).text if texts else ""
@@ -87,8 +87,8 @@ def told_of_prompt(tokenizer: Tokenizer, *, ids: list[int], texts: bool) -> tupl
     return tuple(told)
 
 
-async def test_log_probabilities_of_a_prompt_over_both_ways(stage: Stage, connect: Connect) -> None:
-    """Also over connections that break: each is told once."""
+async def test_log_probabilities_of_a_prompt_over_http_and_redis(stage: Stage, connect: Connect) -> None:
+    """Even over connections that break: each is reported once."""
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)]))
     ids = stage.tokenizer.encode("what was asked")
     bare = await connect(stage.url).generate(ids, prompt_logprobs=2).result()
@@ -108,7 +108,7 @@ async def test_log_probabilities_of_a_prompt_over_both_ways(stage: Stage, connec
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
-def test_a_prompts_token_is_told_alike_whether_it_is_among_the_likeliest(tokenizer: Tokenizer, most: int) -> None:
+def test_a_prompt_token_is_reported_whether_or_not_among_the_likeliest(tokenizer: Tokenizer, most: int) -> None:
     likeliest = [[5, -0.5], [6, -1.0], [7, -2.0]][:most]
     items = (None, [-1.0, likeliest], [-4.0, likeliest], [-2.0, likeliest])
     run = PromptRun(0, (8, 6, 9, 7), items, (None, 2, 57, 3))
@@ -120,7 +120,7 @@ def test_a_prompts_token_is_told_alike_whether_it_is_among_the_likeliest(tokeniz
     assert [one and (one.rank, len(one.likeliest)) for one in told] == [None, (2, most), (57, most), (3, most)]
 
 
-async def test_without_them_nothing_is_told(stage: Stage, connect: Connect) -> None:
+async def test_no_log_probabilities_unless_requested(stage: Stage, connect: Connect) -> None:
     await stage.worker()
     assert await told_of(connect((await stage.gateway()).url).generate("x")) == ()
     assert await told_of(connect(stage.url).generate([5])) == ()

@@ -1,4 +1,4 @@
-"""A container engine: its command line, and which images can be had."""
+"""A container engine: its command line, and the images that it can obtain."""
 
 import os
 import shutil
@@ -11,11 +11,11 @@ BUILD_TIMEOUT_S = 3600
 
 
 class EngineError(Exception):
-    """A command of the engine failed; the message has what it said."""
+    """A command of the engine failed; the message contains its output."""
 
 
 def docker(*arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 300) -> str:
-    """Run `docker` in the repository; what it printed. Raises EngineError."""
+    """Run `docker` in the repository and return its output. Raises EngineError."""
     try:
         ended = subprocess.run(
             ["docker", *arguments],
@@ -27,14 +27,14 @@ def docker(*arguments: str, environment: Mapping[str, str] | None = None, timeou
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise EngineError(f"docker {' '.join(arguments)}: not done after {timeout_s:.0f} s") from None
+        raise EngineError(f"docker {' '.join(arguments)}: not finished after {timeout_s:.0f} s") from None
     if ended.returncode:
         raise EngineError(f"docker {' '.join(arguments)}: {(ended.stderr or ended.stdout).strip()[-3000:]}")
     return ended.stdout.strip()
 
 
 def engine_version() -> str:
-    """Versions of engine and Compose; EngineError where one of them is missing."""
+    """Return the versions of engine and Compose. Raises EngineError if one is missing."""
     if shutil.which("docker") is None:
         raise EngineError("there is no `docker` on PATH")
     engine = docker("version", "--format", "{{.Server.Version}}")
@@ -42,7 +42,7 @@ def engine_version() -> str:
 
 
 def obtain(image: str) -> str | None:
-    """Make sure that an image is here, by pulling it if need be; None, or why it cannot be had."""
+    """Make sure that an image is present, by pulling it if needed; return None, or why it cannot be obtained."""
     try:
         docker("image", "inspect", image)
     except EngineError:
@@ -54,5 +54,5 @@ def obtain(image: str) -> str | None:
 
 
 def size_mb(image: str) -> int:
-    """Size of an image in MB."""
+    """Return the size of an image in MB."""
     return int(docker("image", "inspect", "--format", "{{.Size}}", image)) // 1_000_000

@@ -1,4 +1,4 @@
-"""The files of the Compose deployment, as they are written."""
+"""The files of the Compose deployment, as written."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::?[-+](\w*[^${}]*)?)?")
 
 
 def variables(text: str) -> dict[str, str | None]:
-    """Variables that a text of Compose reads, each with its default; None where it has none."""
+    """Return the variables that a Compose text reads, each with its default; None means no default."""
     return {name: default or None for name, default in _VARIABLE.findall(text)}
 
 
 def needed_by(*names: str) -> set[str]:
-    """Services that start with those named."""
+    """Return the services that start with the named ones."""
     needed = set(names)
     for name in names:
         needed |= needed_by(*SERVICES[name].get("depends_on", {}))

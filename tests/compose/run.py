@@ -1,6 +1,6 @@
-"""`make compose-test`: the whole of docker-compose.yml on a real engine, step by step; what it prints is the record.
+"""`make compose-test`: all of docker-compose.yml on a real engine, step by step; the output is the record.
 
-Images that cannot be had are left out by name, but Redis, which is then built from the base image. The base image and
+Unavailable images are left out by name, except Redis, which is then built from the base image. The base image and
 mirrors are given as for any build: BASE_IMAGE=... make compose-test.
 """
 
@@ -18,7 +18,7 @@ OPTIONAL = ("collector", "grafana")
 
 
 def main() -> int:
-    """Run every step; 0 where all of them hold, 1 where one does not, 2 where there is no engine."""
+    """Run every step; return 0 if all succeed, 1 if one fails, 2 if there is no engine."""
     try:
         say("engine", engine_version())
     except EngineError as error:
@@ -45,12 +45,12 @@ def main() -> int:
 
 
 def say(step: str, what: str) -> None:
-    """One line of the record."""
+    """Print one line of the record."""
     print(f"{step:<10} {what}", flush=True)
 
 
 def images(stack: Stack) -> None:
-    """Have an image of Redis, and build our own."""
+    """Obtain an image of Redis, and build the project's images."""
     redis = stack.config()["redis"]["image"]
     why = obtain(redis)
     if why is None:
@@ -75,7 +75,7 @@ def images(stack: Stack) -> None:
 
 
 def available(stack: Stack, service: str) -> bool:
-    """Whether the image of a service can be had; says so where it cannot."""
+    """Return whether the image of a service can be obtained; print a line if it cannot."""
     image = stack.config()[service]["image"]
     why = obtain(image)
     if why is not None:
@@ -84,7 +84,7 @@ def available(stack: Stack, service: str) -> bool:
 
 
 def run(steps: Steps, skipped: list[str]) -> None:
-    """The steps, each with what it found."""
+    """Run the steps, and print the result of each."""
     telemetry: list[tuple[str, Callable[[], str]]] = [
         *([] if "collector" in skipped else [("collector", steps.collector)]),
         *([] if skipped else [("grafana", steps.whole_service)]),

@@ -1,4 +1,4 @@
-"""The project of docker-compose.yml as the test runs it: under a name, on ports and with volumes of its own."""
+"""The project of docker-compose.yml as the test runs it: with its own name, ports and volumes."""
 
 import json
 import os
@@ -23,14 +23,14 @@ class Stack:
             "GATEWAY_PORT": str(self.port),
             "REDIS_PORT": str(free_port()),
             "GRAFANA_PORT": str(self.grafana_port),
-            # Requests are accepted while every worker is stopped, and a drain hands over what it has not done.
+            # Requests are accepted while every worker is stopped, and a drain hands over unfinished requests.
             "ORCASTREAM_REQUIRE_WORKER": "false",
             "ORCASTREAM_DRAIN_GRACE_S": str(DRAIN_S),
             "ORCASTREAM_LOG_LEVEL": "info",
         }
 
     def give(self, name: str, value: str) -> None:
-        """Give a value to a variable of docker-compose.yml for the commands to come."""
+        """Set a variable of docker-compose.yml for later commands."""
         self._environment[name] = value
 
     def compose(self, *arguments: str, timeout_s: float = 300) -> str:
@@ -39,26 +39,26 @@ class Stack:
         return docker("compose", "--env-file", os.devnull, *arguments, environment=environment, timeout_s=timeout_s)
 
     def config(self) -> dict[str, Any]:
-        """The services as Compose understands them, those of profiles included."""
+        """Return the services as Compose understands them, including those of profiles."""
         shown = self.compose("--profile", "*", "config", "--format", "json")
         services: dict[str, Any] = json.loads(shown)["services"]
         return services
 
     def build(self, *services: str) -> None:
-        """Build the images of these services, one after another: the later ones find layers of the earlier."""
+        """Build the images of these services one after another, so that later builds reuse layers of earlier ones."""
         for service in services:
             self.compose("build", service, timeout_s=BUILD_TIMEOUT_S)
 
     def up(self, *services: str) -> None:
-        """Start services and what they need, and wait until all are healthy."""
+        """Start services and their dependencies, and wait until all are healthy."""
         self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "300", *services, timeout_s=400)
 
     def containers(self, service: str) -> list[str]:
-        """Ids of the running containers of a service."""
+        """Return the ids of the running containers of a service."""
         return self.compose("ps", "--quiet", "--status", "running", service).split()
 
     def services(self) -> set[str]:
-        """Names of the services that run."""
+        """Return the names of the running services."""
         return set(self.compose("ps", "--services", "--status", "running").split())
 
     def down(self) -> None:

@@ -1,4 +1,4 @@
-"""What is tried on the running Compose project: each step returns a line that says what it found, or raises Failed."""
+"""Checks on the running Compose project: each step returns a line with its result, or raises Failed."""
 
 import json
 import time
@@ -21,18 +21,18 @@ LEASE_S = 5.0
 
 
 class Failed(Exception):
-    """What was expected did not hold."""
+    """An expectation was not met."""
 
 
 def check(holds: bool, otherwise: str) -> None:
-    """Raise Failed with `otherwise` unless it holds."""
+    """Raise Failed with `otherwise` unless the condition holds."""
     if not holds:
         raise Failed(otherwise)
 
 
 @dataclass
 class TimedStream(Stream):
-    """A stream that knows when its chunks came."""
+    """A stream that records when its chunks arrived."""
 
     at_s: list[float] = field(default_factory=list)
 
@@ -42,12 +42,12 @@ class TimedStream(Stream):
 
     @property
     def longest_pause_s(self) -> float:
-        """Longest time between two chunks."""
+        """Return the longest time between two chunks."""
         return max(later - earlier for earlier, later in zip(self.at_s, self.at_s[1:], strict=False))
 
 
 class Steps:
-    """Steps on one stack, in the order in which they stand here."""
+    """Steps on one stack, in the order of their definition."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -63,7 +63,7 @@ class Steps:
         return "`up gateway worker` started these two, two containers of worker, and Redis; all are healthy"
 
     def containers_run_with_few_rights(self) -> str:
-        """As docker inspect tells it, and as the processes see it."""
+        """According to docker inspect, and to the processes themselves."""
         for service in ("redis", "gateway", "worker"):
             for container in self._stack.containers(service):
                 [told] = json.loads(docker("inspect", container))
@@ -92,7 +92,7 @@ class Steps:
         )
 
     def completion(self) -> str:
-        """One answer of the demo model through the published port."""
+        """Get one answer of the demo model through the published port."""
         body = {"model": "orca-demo", "messages": [{"role": "user", "content": "What is 7 + 5?"}], "temperature": 0}
         response = httpx.post(f"{self._stack.url}/v1/chat/completions", json=body, timeout=60)
         check(response.status_code == 200, f"completion: {response.status_code} {response.text}")
@@ -101,7 +101,7 @@ class Steps:
         return "7 + 5 is 12"
 
     def streaming(self) -> str:
-        """A long answer, undisturbed."""
+        """Stream a long answer, undisturbed."""
         stream = TimedStream()
         begun_s = time.monotonic()
         self._undisturbed(stream.post(self._stack.url, BODY, {}))
@@ -112,7 +112,7 @@ class Steps:
         )
 
     def worker_killed_in_mid_stream(self) -> str:
-        """SIGKILL to the container that computes the answer."""
+        """Send SIGKILL to the container that computes the answer."""
         stream = TimedStream()
         killed: list[str] = []
 
@@ -130,7 +130,7 @@ class Steps:
         )
 
     def worker_stopped_in_mid_stream(self) -> str:
-        """`docker stop`, with the container's own grace period; the drain is set too short for the answer to end."""
+        """`docker stop`, with the container's grace period; the drain time is too short for the answer to end."""
         stream = TimedStream()
         stopped: list[str] = []
         with ThreadPoolExecutor(1) as aside:
@@ -172,12 +172,12 @@ class Steps:
         return "queued without workers, Redis killed with SIGKILL, everything stopped and started: answered in full"
 
     def collector(self) -> str:
-        """The collector takes its configuration, and says that it is healthy."""
+        """The collector accepts its configuration, and reports that it is healthy."""
         self._stack.up("collector")
         return "healthy"
 
     def whole_service(self) -> str:
-        """`docker compose up`: dashboards are there, and metrics arrive."""
+        """`docker compose up`: dashboards exist, and metrics arrive."""
         self._stack.up()
         services = self._stack.services()
         check(services == {"redis", "gateway", "worker", "collector", "grafana"}, f"up: got {sorted(services)}")
@@ -202,7 +202,7 @@ class Steps:
         return "profile load, 8 clients for 10 s: " + line.strip(" │|")
 
     def everything_stops_in_time(self) -> str:
-        """`docker compose stop`: no process has to be killed."""
+        """`docker compose stop`: no process needs to be killed."""
         containers = {name: self._stack.containers(name) for name in ("gateway", "worker", "redis")}
         self._stack.compose("stop")
         for name, ids in containers.items():
@@ -212,14 +212,14 @@ class Steps:
         return "`docker compose stop`: every process exited with 0"
 
     def _enqueue(self) -> str:
-        """Have a request accepted whose client leaves at once; its id."""
+        """Have a request accepted whose client leaves at once; return its id."""
         body = {**BODY, "stream": True, "on_disconnect": "continue"}
         with httpx.stream("POST", f"{self._stack.url}/v1/completions", json=body, timeout=60) as response:
             check(response.status_code == 200, f"enqueue: {response.status_code}")
             return str(response.headers["x-request-id"])
 
     def _container(self, worker: str) -> str:
-        """The container of a worker, by its name: host, pid, random."""
+        """Return the container of a worker from its name: host, pid, random."""
         host = worker.split("-")[0]
         [found] = [container for container in self._stack.containers("worker") if container.startswith(host)]
         return found

@@ -1,4 +1,4 @@
-"""docker-compose.yml says what docs/compose.md promises, and agrees with the settings of the processes."""
+"""docker-compose.yml matches docs/compose.md and the settings of the processes."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ def test_up_starts_the_whole_service_and_profiles_the_rest() -> None:
     assert variables(SERVICES["worker"]["deploy"]["replicas"]) == {"WORKERS": "2"}
 
 
-def test_gateway_and_worker_need_redis_alone() -> None:
+def test_gateway_and_worker_need_only_redis() -> None:
     assert needed_by("gateway", "worker") == {"gateway", "worker", "redis"}
 
 
@@ -84,29 +84,29 @@ def test_workers_carry_the_cpu_operators_and_only_their_stage_has_a_compiler() -
     assert SERVICES["worker-cuda"]["tmpfs"] == ["/tmp:exec"]
     assert "ORCASTREAM_NATIVE=0 pip install" in stages["code"]
     names = list(stages)
-    assert names.index("gateway") < names.index("operators"), "the classic builder builds all that stands above"
+    assert names.index("gateway") < names.index("operators"), "the classic builder builds all preceding stages"
 
 
 @pytest.mark.parametrize("name", LONG_LIVED)
-def test_every_service_says_whether_it_is_well(name: str) -> None:
+def test_every_service_has_a_health_check(name: str) -> None:
     assert SERVICES[name]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
 
 
-def test_every_published_port_stays_on_this_machine_unless_told_otherwise() -> None:
+def test_every_published_port_is_local_by_default() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert len(ports) == 3
     for port in ports:
         assert port.startswith("${BIND_ADDRESS:-127.0.0.1}:${")
 
 
-def test_redis_keeps_what_it_accepted_and_evicts_nothing() -> None:
+def test_redis_keeps_accepted_writes_and_evicts_nothing() -> None:
     redis = SERVICES["redis"]
     assert {"--appendonly yes", "--maxmemory-policy noeviction", "--dir /data"} <= set(redis["command"])
     assert redis["volumes"] == ["redis:/data"]
 
 
 @pytest.mark.parametrize("name", ["worker", "worker-cuda"])
-def test_grace_of_a_worker_is_its_drain_its_longest_iteration_and_the_hand_over(name: str) -> None:
+def test_a_workers_grace_covers_its_drain_longest_iteration_and_hand_over(name: str) -> None:
     grace = SERVICES[name]["stop_grace_period"]
     drain_s, stall_s = (WorkerSettings.model_fields[field].default for field in ("drain_grace_s", "stall_timeout_s"))
     margin_ms = (HAND_OVER_S + EXIT_S) * 1000
@@ -115,14 +115,14 @@ def test_grace_of_a_worker_is_its_drain_its_longest_iteration_and_the_hand_over(
     )
 
 
-def test_grace_of_the_gateway_is_that_of_its_streams_and_of_their_last_events() -> None:
+def test_the_gateways_grace_covers_its_streams_and_their_last_events() -> None:
     shutdown_s = GatewaySettings.model_fields["shutdown_grace_s"].default
     margin_ms = (GATEWAY_WRITES_S + EXIT_S) * 1000
     grace = f"${{ORCASTREAM_SHUTDOWN_GRACE_S:-{shutdown_s:.0f}}}s{margin_ms:.0f}ms"
     assert SERVICES["gateway"]["stop_grace_period"] == grace
 
 
-def test_env_example_knows_every_variable_and_its_default() -> None:
+def test_env_example_lists_every_variable_and_its_default() -> None:
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     read = variables(re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE))
     example = dict(re.findall(r"^#?([A-Z_]+)=(.*)$", (ROOT / ".env.example").read_text(encoding="utf-8"), re.MULTILINE))
@@ -138,7 +138,7 @@ def test_env_example_knows_every_variable_and_its_default() -> None:
             assert name in COMPOSE["x-settings"], name
 
 
-def test_the_image_has_every_package_and_its_build_context_has_no_more() -> None:
+def test_the_image_has_every_package_and_its_build_context_nothing_else() -> None:
     packages = {"orcastream", *(room.name for room in (ROOT / "orcastream").iterdir() if room.is_symlink())}
     copied = set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE))
     assert copied == packages
@@ -156,7 +156,7 @@ def test_the_collector_listens_where_the_services_send_and_sends_to_grafana() ->
     assert "GRAFANA_OTLP_ENDPOINT" in SERVICES["collector"]["environment"]
 
 
-def test_metrics_come_as_often_as_the_mounted_dashboards_expect() -> None:
+def test_metrics_arrive_as_often_as_the_mounted_dashboards_expect() -> None:
     interval = variables(COMPOSE["x-settings"]["OTEL_METRIC_EXPORT_INTERVAL"])
     assert interval == {"OTEL_METRIC_EXPORT_INTERVAL": str(1000 * EXPORTED.every_s)}
     targets = {target: source for source, target, *_ in (one.split(":") for one in SERVICES["grafana"]["volumes"])}
@@ -166,7 +166,7 @@ def test_metrics_come_as_often_as_the_mounted_dashboards_expect() -> None:
         assert "batch" not in config["exporters"][name]["sending_queue"], "the newest value would come too late"
 
 
-def test_the_collector_holds_the_metrics_of_twenty_processes_while_it_tries_again() -> None:
+def test_the_collector_buffers_metrics_of_twenty_processes_during_retries() -> None:
     config = yaml.safe_load((ROOT / "telemetry/collector/config.yaml").read_text(encoding="utf-8"))
     limiter = config["processors"]["memory_limiter"]
     for name in config["service"]["pipelines"]["metrics"]["exporters"]:
@@ -177,7 +177,7 @@ def test_the_collector_holds_the_metrics_of_twenty_processes_while_it_tries_agai
         assert queue["queue_size"] * 20_000 < (limiter["limit_mib"] - limiter["spike_limit_mib"]) * 2**20 / 2
 
 
-def test_what_is_mounted_exists() -> None:
+def test_mounted_paths_exist() -> None:
     mounted = [volume.partition(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])]
     sources = [ROOT / source for source in mounted if source.startswith("./")]
     assert len(sources) == 5
@@ -196,7 +196,7 @@ def test_no_container_can_take_the_whole_machine(name: str) -> None:
         )
 
 
-def test_the_collector_keeps_what_failed_was_slow_or_was_taken_over() -> None:
+def test_the_collector_keeps_failed_slow_and_taken_over_traces() -> None:
     config = yaml.safe_load((ROOT / "telemetry/collector/config.yaml").read_text(encoding="utf-8"))
     assert "tail_sampling" in config["service"]["pipelines"]["traces"]["processors"]
     assert "-contrib:" in SERVICES["collector"]["image"], "the other distribution has no such processor"
@@ -205,9 +205,7 @@ def test_the_collector_keeps_what_failed_was_slow_or_was_taken_over() -> None:
     taken_over = policies["string_attribute"]["string_attribute"]
     assert (taken_over["key"], taken_over["enabled_regex_matching"]) == (Attribute.TAKEN_OVER_FROM, True)
     assert [bool(re.search(pattern, "worker-7")) for pattern in taken_over["values"]] == [True]
-    assert COMPOSE["x-settings"]["OTEL_TRACES_SAMPLER_ARG"] == "${OTEL_TRACES_SAMPLER_ARG:-1.0}", (
-        "it has to see them all"
-    )
+    assert COMPOSE["x-settings"]["OTEL_TRACES_SAMPLER_ARG"] == "${OTEL_TRACES_SAMPLER_ARG:-1.0}", "it must see them all"
     wait_s = float(config["processors"]["tail_sampling"]["decision_wait"].removesuffix("s"))
     assert wait_s > GatewaySettings.model_fields["default_timeout_s"].default
 
@@ -230,7 +228,7 @@ def test_prometheus_in_grafanas_container_has_the_rules() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_images_are_those_that_the_page_says_were_looked_at() -> None:
+def test_images_are_those_that_the_page_lists_as_checked() -> None:
     page = (ROOT / "docs" / "compose.md").read_text(encoding="utf-8")
     table = re.search(r"<!-- images -->\n(.*?)<!-- /images -->", page, re.DOTALL)
     assert table
@@ -241,14 +239,14 @@ def test_images_are_those_that_the_page_says_were_looked_at() -> None:
     assert bases == {image for image in re.findall(r"`([\w./-]+:[\w.-]+)`", table[1]) if image.startswith("python:")}
 
 
-def test_the_redis_of_the_cluster_is_of_the_same_version() -> None:
+def test_the_clusters_redis_has_the_same_version() -> None:
     component = yaml.safe_load((ROOT / "k8s/components/redis/kustomization.yaml").read_text(encoding="utf-8"))
     [image] = component["images"]
     [ours] = variables(SERVICES["redis"]["image"]).values()
     assert f"{image['newName']}:{image['newTag']}" == f"docker.io/{ours}-alpine"
 
 
-def test_a_directory_of_api_keys_is_there_for_the_gateway_to_read() -> None:
+def test_the_gateway_can_read_a_directory_of_api_keys() -> None:
     assert "${API_KEYS:-api-keys}:/api-keys:ro" in SERVICES["gateway"]["volumes"]
     assert "api-keys" in COMPOSE["volumes"]
     page = (ROOT / "docs/compose.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What Compose itself makes of docker-compose.yml, for which it needs no engine."""
+"""docker-compose.yml as rendered by Compose itself, which needs no engine."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def rendered(*arguments: str, **variables: str) -> dict[str, Any]:
     return config
 
 
-def test_as_it_stands() -> None:
+def test_rendering_without_changes() -> None:
     services = rendered()["services"]
     assert set(services) == {"redis", "gateway", "worker", "collector", "grafana"}
     assert services["worker"]["deploy"]["replicas"] == 2

@@ -1,4 +1,4 @@
-"""The console in a real browser, before real processes."""
+"""The console in a real browser, with real processes."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ ARGUMENTS = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """Headless Chromium; the tests are skipped where there is none, or no playwright."""
+    """Headless Chromium; the tests are skipped without it or without playwright."""
     api = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
         pytest.skip("no chromium found on this machine")
@@ -43,7 +43,7 @@ def browser() -> Iterator["Browser"]:
 
 
 class Site:
-    """Redis, workers and a gateway; each can be killed and started again."""
+    """Redis, workers and a gateway; each can be killed and restarted."""
 
     def __init__(self, redis: RedisServer, folder: Path) -> None:
         self.redis = redis
@@ -73,7 +73,7 @@ class Site:
 
 @pytest.fixture
 def site(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Processes of this test alone, on an empty server; workers let their policy be switched."""
+    """Processes for this test only, on an empty server; workers allow their policy to be switched."""
     monkeypatch.setenv("ORCASTREAM_ALLOW_POLICY_SWITCH", "true")
     site = Site(redis_server, tmp_path)
     yield site
@@ -81,7 +81,7 @@ def site(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class Errors:
-    """What a page complained about."""
+    """The errors and warnings of a page."""
 
     def __init__(self, page: "Page") -> None:
         self._found: list[str] = []
@@ -93,7 +93,7 @@ class Errors:
             self._found.append(text)
 
     def other_than(self, *expected: str) -> list[str]:
-        """Complaints that hold none of these texts."""
+        """Return complaints that contain none of these texts."""
         return [one for one in self._found if not any(text in one for text in expected)]
 
 
@@ -102,7 +102,7 @@ OpenConsole = Callable[..., tuple["Page", Errors]]
 
 @pytest.fixture
 def open_console(browser: "Browser") -> Iterator[OpenConsole]:
-    """Opens the console of a gateway in a browser context of its own: `open_console(url, color_scheme="dark")`."""
+    """Opens the console of a gateway in its own browser context: `open_console(url, color_scheme="dark")`."""
     contexts = []
 
     def open_one(url: str, **options: Any) -> tuple["Page", Errors]:

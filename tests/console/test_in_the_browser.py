@@ -1,4 +1,4 @@
-"""People at the console: they load it, stream, cancel, and see it come back; with no complaint of the browser."""
+"""Users of the console: they load it, stream, cancel, and see it recover, without browser errors."""
 
 import json
 import os
@@ -25,7 +25,7 @@ LONG_PROMPT, LONG_TEXT = LONG_COUNT
 
 
 def serve(site: Site, workers: int = 1) -> str:
-    """Everything running; the gateway's address."""
+    """Start everything; return the gateway's address."""
     for worker in [site.start_worker() for _ in range(workers)]:
         worker.wait_serving()
     gateway = site.start_gateway()
@@ -66,7 +66,7 @@ def test_prompts_sent_at_once_stream_side_by_side(site: Site, open_console: Open
     page, errors = open_console(serve(site))
     live(page)
     assert page.inner_text("#model") == "orca-demo"
-    assert page.input_value("#prompts"), "it begins with examples"
+    assert page.input_value("#prompts"), "the page begins with examples"
     page.click("summary")
     send(page, LONG_PROMPT, "Count from 1 to 100", "What is a reply log?")
     until(page, "document.querySelectorAll('#table tbody tr').length >= 2")
@@ -82,7 +82,7 @@ def test_prompts_sent_at_once_stream_side_by_side(site: Site, open_console: Open
     assert errors.other_than() == []
 
 
-def test_the_picture_shows_a_bar_in_the_colour_of_the_answer(site: Site, open_console: OpenConsole) -> None:
+def test_the_picture_shows_a_bar_in_the_color_of_the_answer(site: Site, open_console: OpenConsole) -> None:
     page, errors = open_console(serve(site))
     live(page)
     send(page, LONG_PROMPT)
@@ -120,7 +120,7 @@ def test_a_cancelled_answer_ends_for_good(site: Site, open_console: OpenConsole)
     assert errors.other_than() == []
 
 
-def test_a_gateway_that_is_killed_and_started_again_costs_nothing(site: Site, open_console: OpenConsole) -> None:
+def test_a_killed_and_restarted_gateway_loses_nothing(site: Site, open_console: OpenConsole) -> None:
     url = serve(site)
     page, errors = open_console(url)
     live(page)
@@ -137,7 +137,7 @@ def test_a_gateway_that_is_killed_and_started_again_costs_nothing(site: Site, op
     assert errors.other_than(*BROKEN) == []
 
 
-def test_a_worker_that_is_killed_is_seen_to_be_taken_over(site: Site, open_console: OpenConsole) -> None:
+def test_the_takeover_of_a_killed_worker_is_visible(site: Site, open_console: OpenConsole) -> None:
     url = serve(site, workers=2)
     page, errors = open_console(url)
     live(page)
@@ -152,7 +152,7 @@ def test_a_worker_that_is_killed_is_seen_to_be_taken_over(site: Site, open_conso
     assert errors.other_than() == []
 
 
-def test_the_policy_is_switched_and_all_workers_say_so(site: Site, open_console: OpenConsole) -> None:
+def test_the_policy_is_switched_and_all_workers_report_it(site: Site, open_console: OpenConsole) -> None:
     page, errors = open_console(serve(site))
     live(page)
     page.wait_for_selector("#policy:not(:disabled)")
@@ -164,7 +164,7 @@ def test_the_policy_is_switched_and_all_workers_say_so(site: Site, open_console:
     assert errors.other_than() == []
 
 
-def test_the_key_is_asked_for_and_kept_in_memory_alone(site: Site, open_console: OpenConsole) -> None:
+def test_the_key_is_requested_and_kept_only_in_memory(site: Site, open_console: OpenConsole) -> None:
     site.start_worker().wait_serving()
     gateway = site.start_gateway(api_keys=json.dumps({"secret-key": "alpha"}))
     gateway.wait_ready()
@@ -186,7 +186,7 @@ def test_the_key_is_asked_for_and_kept_in_memory_alone(site: Site, open_console:
     page.wait_for_selector("dialog[open]")
 
 
-def test_hands_that_have_no_mouse_can_do_everything(site: Site, open_console: OpenConsole) -> None:
+def test_everything_works_with_the_keyboard(site: Site, open_console: OpenConsole) -> None:
     page, errors = open_console(serve(site))
     live(page)
     page.focus("#prompts")
@@ -197,7 +197,7 @@ def test_hands_that_have_no_mouse_can_do_everything(site: Site, open_console: Op
     page.fill("#most", "0")
     page.focus("#prompts")
     page.keyboard.press("Control+Enter")
-    assert page.evaluate("document.activeElement.id") == "most", "the browser says what is wrong, as for the button"
+    assert page.evaluate("document.activeElement.id") == "most", "the browser reports the error, as for the button"
     assert page.locator("li.answer").count() == 1
     page.focus("#timeline")
     before = page.inner_text("#span")
@@ -218,7 +218,7 @@ def test_hands_that_have_no_mouse_can_do_everything(site: Site, open_console: Op
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1400, 1000), (390, 844)])
-def test_it_fits_light_and_dark_large_and_small(
+def test_the_layout_fits_light_and_dark_large_and_small(
     site: Site, open_console: OpenConsole, scheme: str, width: int, height: int
 ) -> None:
     page, errors = open_console(

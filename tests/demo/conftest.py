@@ -1,4 +1,4 @@
-"""One loaded model for all tests of the folder."""
+"""One loaded model for all tests in the folder."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The package is data to most of its users: importing it must not cost a torch import."""
+"""Most users of the package need only its data: importing it must not import torch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The committed model does what its page says: stored in bfloat16, computed in float32."""
+"""The committed model matches its page: stored in bfloat16, computed in float32."""
 
 import json
 
@@ -76,7 +76,7 @@ def test_answers_under_a_system_message_and_in_later_turns(reader: Reader) -> No
 def test_size_and_configuration(reader: Reader) -> None:
     config = json.loads((MODEL_DIR / "config.json").read_text())
     assert config["architectures"] == ["Qwen3ForCausalLM"]
-    assert config["dtype"] == "float32"  # so that `auto` computes in it everywhere
+    assert config["dtype"] == "float32"  # so that `auto` computes in float32 everywhere
     assert config["max_position_embeddings"] == 4096
     assert config["tie_word_embeddings"] is True
     assert 2_000_000 <= sum(weight.numel() for weight in reader.model.parameters()) <= 4_000_000

@@ -1,4 +1,4 @@
-"""The held-out split: disjoint from training, the same everywhere."""
+"""The held-out split: disjoint from training, and the same everywhere."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from orcastream.demo.mixture import long_counts, training_examples
 from orcastream.demo.tasks import is_held_out
 
 
-def test_training_never_draws_what_is_held_out() -> None:
+def test_training_never_draws_held_out_prompts() -> None:
     drawn = [*itertools.islice(training_examples(seed=1), 20_000), *itertools.islice(long_counts(seed=1), 300)]
     trained = {example.key for example in drawn}
     asked = {example.question for example in drawn}

@@ -1,4 +1,4 @@
-"""The generators give right answers."""
+"""The generators give correct answers."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ def test_counts() -> None:
         counting.count(1, 9, 0)
 
 
-def test_counts_are_what_the_question_asks() -> None:
+def test_counts_match_the_question() -> None:
     rng = random.Random(0)
     for _ in range(500):
         example = counting.example(rng)
@@ -70,7 +70,7 @@ def test_calendar_questions_have_one_answer_each() -> None:
     assert len(asked) == len(set(asked))
 
 
-def test_there_are_a_hundred_questions() -> None:
+def test_the_number_of_questions_is_a_hundred() -> None:
     asked = {example.question for example in questions.questions()}
     assert len(asked) == len(questions.questions()) == 100
     assert all(example.answer.isascii() and example.answer[-1] in ".!" for example in questions.questions())

@@ -16,7 +16,7 @@ TOKENIZER: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
-def test_any_text_makes_the_round_trip(text: str) -> None:
+def test_any_text_survives_the_round_trip(text: str) -> None:
     ids = TOKENIZER(text)["input_ids"]
     assert TOKENIZER.decode(ids, skip_special_tokens=False) == text
 
@@ -47,13 +47,13 @@ def _render(messages: list[dict[str, Any]], **options: Any) -> str:
     return str(TOKENIZER.apply_chat_template(messages, tokenize=False, **options))
 
 
-def test_template_renders_what_the_model_was_trained_on() -> None:
+def test_template_renders_the_training_format() -> None:
     messages = [{"role": "user", "content": "Spell orca"}]
     assert _render(messages, add_generation_prompt=True) == prompt("Spell orca", "chat")
     assert _render(messages) == "<|im_start|>user\nSpell orca<|im_end|>\n"
 
 
-def test_template_takes_a_system_message_and_many_turns() -> None:
+def test_template_accepts_a_system_message_and_many_turns() -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hello"},
@@ -66,5 +66,5 @@ def test_template_takes_a_system_message_and_many_turns() -> None:
     )
 
 
-def test_template_takes_an_empty_content() -> None:
+def test_template_accepts_empty_content() -> None:
     assert _render([{"role": "assistant", "content": None}]) == "<|im_start|>assistant\n<|im_end|>\n"

@@ -1,4 +1,4 @@
-"""The blocks of code in the pages, and which of them a test takes."""
+"""The code blocks in the pages, and which of them a test uses."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Block:
-    """`page` and `line` say where it begins."""
+    """A code block; `page` and `line` locate its beginning."""
 
     page: str
     line: int
@@ -19,7 +19,7 @@ class Block:
 
 
 class Page:
-    """A page with its blocks that name a language: the others are pictures, and what programs print."""
+    """A page with its blocks that name a language; the others are pictures and program output."""
 
     def __init__(self, path: str) -> None:
         text = (ROOT / path).read_text(encoding="utf-8")
@@ -29,14 +29,14 @@ class Page:
         self.taken: set[Block] = set()
 
     def find(self, language: str, words: str) -> Block:
-        """The one block in `language` with `words` in it; ValueError where there is none, or more than one."""
+        """Return the only block in `language` with `words` in it. Raises ValueError unless there is exactly one."""
         found = [block for block in self.blocks if block.language == language and words in block.code]
         if len(found) != 1:
             raise ValueError(f"{self.path} has {len(found)} blocks in {language} with {words!r}")
         return found[0]
 
     def take(self, language: str, words: str) -> str:
-        """The code of that block, for the test that runs it: tests take theirs as they are imported."""
+        """Return the code of that block for the test that runs it: tests take their blocks at import."""
         block = self.find(language, words)
         self.taken.add(block)
         return block.code

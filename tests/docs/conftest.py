@@ -16,7 +16,7 @@ OFFLINE = ("ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT", "EAI_AGAIN", "ENETUNREACH",
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One server for all tests of the module; the oldest that is at hand."""
+    """One server for all tests of the module; the oldest available."""
     binary = embedded_binary() or system_binary()
     if binary is None:
         pytest.skip("no redis-server found on this machine")

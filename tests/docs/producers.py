@@ -40,7 +40,7 @@ class Producer:
     def start(
         self, url: str, *, prompt: Sequence[int] = PROMPT, max_tokens: int = 64, deadline_s: float = PATIENCE_S
     ) -> "subprocess.Popen[str]":
-        """The process, posting one request for `prompt`."""
+        """Start the process, which posts one request for `prompt`."""
         ids = json.dumps(list(prompt))
         variables = {**os.environ, "REDIS_URL": url, "MODEL": MODEL}
         options = ["--deadline", str(deadline_s), "--max-tokens", str(max_tokens), ids]
@@ -60,7 +60,7 @@ class Producer:
 
 
 def rest_of(process: "subprocess.Popen[str]", timeout_s: float = PATIENCE_S) -> tuple[str, str]:
-    """What is still to come on standard output and standard error; kills a process that does not end in time.
+    """Return the rest of standard output and standard error; kill a process that does not end in time.
 
     communicate() would read past lines that readline() has buffered, and lose them.
     """
@@ -80,12 +80,12 @@ def rest_of(process: "subprocess.Popen[str]", timeout_s: float = PATIENCE_S) -> 
 
 
 def end_of(process: "subprocess.Popen[str]") -> tuple[int, list[str], str]:
-    """Exit status, lines of standard output, standard error."""
+    """Return exit status, lines of standard output, standard error."""
     out, err = rest_of(process)
     return process.returncode, out.splitlines(), err
 
 
 def told(lines: Sequence[str]) -> list[tuple[int, int, list[int]]]:
-    """What a folding producer printed of tokens: choice, position, ids."""
+    """Return the tokens that a folding producer printed: choice, position, ids."""
     parts = [line.split(" ", 3) for line in lines if line.startswith("tokens ")]
     return [(int(choice), int(position), json.loads(ids)) for _, choice, position, ids in parts]

@@ -1,4 +1,4 @@
-"""No block of code in these pages that nobody runs, but for those that are named here."""
+"""A test runs every code block in these pages, except those named here."""
 
 from tests.docs import test_page_examples, test_readme
 from tests.docs.blocks import BULK, CLIENTS, PAGES, README, Block, Page
@@ -30,5 +30,5 @@ def test_every_block_is_run_or_excepted() -> None:
     everything = {block for page in PAGES for block in page.blocks}
     taken = {block for page in PAGES for block in page.taken}
     excepted = {page.find(language, words) for page, language, words, _ in EXCEPTED}
-    assert where(taken & excepted) == [], "run, and excepted as well"
+    assert where(taken & excepted) == [], "both run and excepted"
     assert where(everything - taken - excepted) == [], "no test runs it"

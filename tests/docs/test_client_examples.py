@@ -1,4 +1,4 @@
-"""The examples that ask through a client, as they are written: real gateways, and connections cut everywhere."""
+"""The client examples as written, with real gateways and connections cut everywhere."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ console.log(JSON.stringify({
 
 @pytest.fixture(params=["typescript", "python"])
 def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
-    """The command line of an example that prints an answer, for the gateways at some URLs."""
+    """Return the command line of an example that prints an answer, for the gateways at these URLs."""
     if request.param == "typescript":
         program = request.getfixturevalue("stream_program")
         options = ["--model", MODEL, "--patience", str(PATIENCE_S)]
@@ -52,7 +52,7 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
 
 
 async def run(command: list[str]) -> tuple[int, str, str]:
-    """Exit status, standard output, standard error."""
+    """Return exit status, standard output, standard error."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdout=asyncio.subprocess.PIPE,
@@ -73,7 +73,7 @@ async def test_each_part_once_over_many_connections(stage: Stage, command: Comma
     assert proxy.num_cut > 3
 
 
-async def test_an_error_is_told(stage: Stage, command: Command) -> None:
+async def test_an_error_is_reported(stage: Stage, command: Command) -> None:
     await stage.worker()
     served = await stage.gateway(api_keys={"sk-a": "alpha"})
     status, _, err = await run(command(served.url))
@@ -81,7 +81,7 @@ async def test_an_error_is_told(stage: Stage, command: Command) -> None:
     assert "invalid_api_key" in err
 
 
-async def test_a_gateway_stops_and_the_program_goes_on_elsewhere(stage: Stage, command: Command) -> None:
+async def test_a_gateway_stops_and_the_program_continues_elsewhere(stage: Stage, command: Command) -> None:
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     gateways = [await stage.gateway(disconnect_grace_s=60) for _ in range(2)]
@@ -111,7 +111,7 @@ async def test_typescript_has_choices_usage_and_codes(stage: Stage, stream_progr
     assert told["refused"] == [True, 400, "invalid_request"]
 
 
-async def test_many_at_once_straight_over_redis(stage: Stage, tmp_path: Path) -> None:
+async def test_many_at_once_directly_over_redis(stage: Stage, tmp_path: Path) -> None:
     await stage.worker(lambda request: Answer([list(request.payload.prompt) * 2]))
     program = (EXAMPLES / "client_async.py").read_text(encoding="utf-8").replace('"orca-demo"', f'"{MODEL}"')
     (tmp_path / "client_async.py").write_text(program, encoding="utf-8")

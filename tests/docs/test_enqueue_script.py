@@ -1,4 +1,4 @@
-"""The call of enqueue.lua that docs/producers.md shows, run as it stands there."""
+"""The call of enqueue.lua in docs/producers.md, run as written."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ CALL = re.search(r"```sh\n(Q=.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.skipif(shutil.which("redis-cli") is None, reason="no redis-cli found on this machine")
-def test_the_call_that_is_shown_enqueues_once_and_is_refused_at_a_bound(redis_server: RedisServer) -> None:
+def test_the_shown_call_enqueues_once_and_is_refused_at_a_bound(redis_server: RedisServer) -> None:
     assert CALL
 
     def run(script: str) -> list[str]:

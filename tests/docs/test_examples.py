@@ -1,7 +1,7 @@
-"""The producers of docs/producers.md, run as they are written against a real Redis server.
+"""The producers of docs/producers.md, run as written against a real Redis server.
 
-The worker here is scripted: plain redis-py that claims the entry and writes a reply log, so that takeovers, holes and
-contradictions can be had at will. tests/docs/test_examples_worker.py has them answered by a real one.
+The worker here is scripted: plain redis-py that claims the entry and writes a reply log, so that tests can produce
+takeovers, gaps and conflicts at will. In tests/docs/test_examples_worker.py a real worker answers them.
 """
 
 import json
@@ -36,7 +36,7 @@ def client(server: RedisServer) -> Iterator[Any]:
 
 
 class ScriptedWorker:
-    """Claims one entry and answers it as it is told."""
+    """Claims one entry and answers it as scripted."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -49,7 +49,7 @@ class ScriptedWorker:
         self._client = client
 
     def claim(self) -> GenerationRequest:
-        """Wait for an entry, and read it as a worker does."""
+        """Wait for an entry and read it as a worker does."""
         streams = {KEYS.requests(name): ">" for name in CLASSES}
         [[stream, [[self._entry_id, fields]]]] = self._client.xreadgroup(GROUP, "w", streams, count=1, block=10_000)
         name = stream.decode().rsplit(":", 1)[1]
@@ -99,7 +99,7 @@ def test_an_answer(producer: Producer, server: RedisServer, client: Any) -> None
         assert json.loads(rest)["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "cached_tokens": 0}
 
 
-def test_tokens_are_shown_as_they_come(producer: Producer, server: RedisServer, client: Any) -> None:
+def test_tokens_are_shown_as_they_arrive(producer: Producer, server: RedisServer, client: Any) -> None:
     worker = ScriptedWorker(client)
     process = producer.start(server.url)
     worker.claim()
@@ -117,7 +117,7 @@ def test_tokens_are_shown_as_they_come(producer: Producer, server: RedisServer, 
     assert end_of(process)[0] == 0
 
 
-def test_an_error_ends_it(producer: Producer, server: RedisServer, client: Any) -> None:
+def test_an_error_ends_the_producer(producer: Producer, server: RedisServer, client: Any) -> None:
     worker = ScriptedWorker(client)
     process = producer.start(server.url)
     worker.claim()
@@ -140,7 +140,7 @@ def test_a_takeover_prints_nothing_twice(folding_producer: Producer, server: Red
     assert (status, told(lines)) == (0, [(0, 0, [10, 11]), (1, 0, [90]), (0, 2, [12]), (1, 1, [91])]), err
 
 
-def test_a_hole_is_filled_by_a_later_epoch(folding_producer: Producer, server: RedisServer, client: Any) -> None:
+def test_a_gap_is_filled_by_a_later_epoch(folding_producer: Producer, server: RedisServer, client: Any) -> None:
     worker = ScriptedWorker(client)
     process = folding_producer.start(server.url)
     worker.claim()
@@ -158,7 +158,7 @@ CONTRADICTIONS: dict[str, tuple[tuple[int, int, Event], ...]] = {
 
 
 @pytest.mark.parametrize("events", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_a_contradiction_is_an_explicit_error(
+def test_a_conflict_is_an_explicit_error(
     folding_producer: Producer,
     server: RedisServer,
     client: Any,
@@ -202,7 +202,7 @@ def test_redis_restarts_in_the_middle(producer: Producer, server: RedisServer, t
 
 
 @pytest.mark.skipif(redis_cli() is None, reason="no redis-cli found")
-def test_the_commands_of_the_page_post_and_cancel(server: RedisServer, client: Any) -> None:
+def test_the_pages_commands_post_and_cancel(server: RedisServer, client: Any) -> None:
     page = (Path(__file__).parents[2] / "docs/producers.md").read_text(encoding="utf-8")
     blocks = [code for code in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "DEADLINE" in code]
     blocks = [code for code in blocks if "--eval" not in code]  # tests/docs/test_enqueue_script.py runs it
@@ -221,8 +221,8 @@ def test_the_commands_of_the_page_post_and_cancel(server: RedisServer, client: A
     assert wake_up == {b"type": b"cancel", b"target": b"my-request-1"}
 
 
-def test_nobody_answers(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Each gives up a little after its deadline; all at once, for it takes five seconds."""
+def test_no_worker_answers(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Each producer stops a little after its deadline; all run at once, because this takes five seconds."""
     producers = [Producer("redis", tmp_path)]
     if redis_cli():
         producers.append(Producer("cli", tmp_path))
@@ -235,8 +235,10 @@ def test_nobody_answers(server: RedisServer, tmp_path: Path, request: pytest.Fix
         assert "no end of orca:reply:{" in err
 
 
-def test_what_redis_has_lost_is_posted_again(folding_producer: Producer, server: RedisServer, client: Any) -> None:
-    """Nobody lives who remembers it."""
+def test_a_request_that_redis_lost_is_posted_again(
+    folding_producer: Producer, server: RedisServer, client: Any
+) -> None:
+    """No running process remembers the request."""
     process = folding_producer.start(server.url)
     worker = ScriptedWorker(client)
     first = worker.claim()

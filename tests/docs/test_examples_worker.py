@@ -1,4 +1,4 @@
-"""The producers of docs/producers.md, answered by a real worker with the demo model."""
+"""The producers of docs/producers.md, with a real worker that serves the demo model."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ QUESTION = "Count from 3 to 7."
 
 @pytest.fixture(scope="module")
 def prompt() -> list[int]:
-    """Token ids as the page says to get them: `orcastream tokenize --chat`."""
+    """Return token ids as the page obtains them: `orcastream tokenize --chat`."""
     command = [sys.executable, "-m", "orcastream.cli.main", "tokenize", "--chat", QUESTION]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     ids: list[int] = json.loads(done.stdout)
@@ -42,7 +42,7 @@ def worker(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def tokens_of(producer: Producer, lines: list[str]) -> list[int]:
-    """The answer that the producer printed."""
+    """Return the answer that the producer printed."""
     if producer.name != "cli":
         return flat(lines)
     events = [json.loads(line.partition(" ")[2]) for line in lines]
@@ -62,10 +62,10 @@ def test_the_model_answers(producer: Producer, server: RedisServer, worker: Work
     assert end["usage"]["completion_tokens"] == len(ids)
 
 
-def test_a_request_that_breaks_a_rule_is_told_so(
+def test_a_request_that_breaks_a_rule_gets_an_error(
     producer: Producer, server: RedisServer, worker: WorkerProcess
 ) -> None:
-    """In the form of the request: a shell could read nothing else."""
+    """In the form of the request: a shell can read nothing else."""
     status, lines, err = end_of(producer.start(server.url, prompt=[1, -5]))
     assert status == 1, err
     error = json.loads(lines[-1].partition(" ")[2])["error"]
@@ -76,7 +76,7 @@ def test_a_request_that_breaks_a_rule_is_told_so(
     }
 
 
-def test_choices_are_told_apart(server: RedisServer, worker: WorkerProcess, prompt: list[int]) -> None:
+def test_choices_are_distinguished(server: RedisServer, worker: WorkerProcess, prompt: list[int]) -> None:
     command = [sys.executable, str(EXAMPLES / "producer_redis.py"), "--url", server.url, "--model", MODEL]
     command += ["--n", "3", "--temperature", "1.5", "--max-tokens", "8", json.dumps(prompt)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
@@ -89,7 +89,7 @@ def test_choices_are_told_apart(server: RedisServer, worker: WorkerProcess, prom
 
 
 def test_the_worker_is_killed_in_the_middle(tmp_path: Path, server: RedisServer) -> None:
-    """Two workers, one answer: the producer prints what it prints undisturbed."""
+    """Two workers, one answer: the producer prints the same as without a fault."""
     producer = Producer("redis", tmp_path)
     tokenizer = Tokenizer.load(str(demo.MODEL_DIR))
     question = tokenizer.chat([{"role": "user", "content": "Count from 1 to 100"}])
@@ -114,10 +114,10 @@ def test_the_worker_is_killed_in_the_middle(tmp_path: Path, server: RedisServer)
             worker.kill()
         own_server.kill()
     assert status == 0, err
-    assert "started by " in err, "nobody took it over"
+    assert "started by " in err, "no worker took the request over"
     assert flat(shown + rest) == flat(undisturbed)
 
 
 def flat(lines: list[str]) -> list[int]:
-    """All tokens printed, in order."""
+    """Return all printed tokens, in order."""
     return [token for _, _, ids in told(lines) for token in ids]

@@ -9,7 +9,7 @@ NUM_HAZARDS = 25
 
 
 def rows() -> dict[int, list[str]]:
-    """Number of each hazard, and the tests that its row names."""
+    """Return each hazard's number and the tests that its row names."""
     text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
     table = text.partition("<!-- hazards -->")[2].partition("<!-- /hazards -->")[0]
     found: dict[int, list[str]] = {}

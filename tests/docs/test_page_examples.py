@@ -1,6 +1,6 @@
-"""The examples of the pages, as they are written, each in a process of its own; only addresses differ.
+"""The examples of the pages as written, each in its own process; only addresses differ.
 
-Packages that the environment lacks are looked for as tests/other_clients does. tests/docs/test_readme.py has the rest.
+Packages that the environment lacks are located as in tests/other_clients. tests/docs/test_readme.py has the rest.
 """
 
 import json
@@ -68,7 +68,7 @@ print(token_ids)
 
 @pytest.fixture(scope="module")
 def site(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A gateway and a worker, for all tests of the module."""
+    """A gateway and a worker for all tests of the module."""
     site = Site(server, tmp_path_factory.mktemp("site"))
     try:
         site.start(workers=1)
@@ -78,7 +78,7 @@ def site(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Reader:
-    """Who tries what a page says: in a folder with the demo model, with the environment activated."""
+    """A reader who follows a page: in a folder with the demo model, with the environment activated."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,20 +86,20 @@ class Reader:
         (folder / "demo").symlink_to(ROOT / "demo")
 
     def here(self, code: str) -> str:
-        """`code` with the addresses of this test."""
+        """Return `code` with the addresses of this test."""
         for address, own in self.addresses.items():
             code = code.replace(address, own)
         return code
 
     def python(self, code: str, more: str = "", *, module: str | None = None, typed: str = "") -> str:
-        """Run Python code, and `more` after it, where `module` is installed; what it printed."""
+        """Run Python code, and `more` after it, if `module` is installed; return the output."""
         python = python_with(module) if module else sys.executable
         if python is None:
             pytest.skip(f"{module} is not installed")
         return self._run([python, "-c", self.here(code) + more], typed)
 
     def shell(self, code: str, **variables: str) -> str:
-        """Run shell code; what it printed."""
+        """Run shell code and return the output."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         return self._run(["bash", "-euc", self.here(code)], PATH=path, **variables)
 
@@ -120,13 +120,13 @@ class Reader:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Reader:
-    """Without a service."""
+    """A reader without a service."""
     return Reader(tmp_path)
 
 
 @pytest.fixture
 def reader(alone: Reader, site: Site) -> Reader:
-    """With a gateway where the pages have the first one, nobody where they have the second one, and Redis."""
+    """A reader with Redis and a gateway at the pages' first address; no gateway listens at the second."""
     nobody = f"http://127.0.0.1:{free_port()}"
     alone.addresses = {"http://127.0.0.1:8000": site.url, "http://127.0.0.1:8001": nobody}
     alone.addresses["redis://127.0.0.1:6399"] = site.server.url
@@ -145,7 +145,7 @@ def test_litellm(reader: Reader) -> None:
     assert reader.python(LITELLM, module="litellm") == "7\n"
 
 
-def test_litellm_takes_the_configuration_of_its_proxy(reader: Reader) -> None:
+def test_litellm_accepts_the_configuration_of_its_proxy(reader: Reader) -> None:
     told = reader.python(ASKED_OF_LITELLM, module="litellm", typed=reader.here(LITELLM_PROXY))
     assert told == "7\n"
 
@@ -196,7 +196,7 @@ def test_a_bulk_job(reader: Reader) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """What the lines of a file say, by their ids."""
+    """Return the content of a file's lines, by id."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return sorted(lines, key=lambda line: str(line["custom_id"]))
 

@@ -1,4 +1,4 @@
-"""What the pages refer to exists: files, headings, tests."""
+"""Everything that the pages refer to exists: files, headings, tests."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ def names(path: Path) -> str:
 
 @cache
 def existing_tests() -> frozenset[str]:
-    """Names of all test functions and test files."""
+    """Return the names of all test functions and test files."""
     found: set[str] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         found.add(path.stem)
@@ -30,12 +30,12 @@ def existing_tests() -> frozenset[str]:
 
 
 def anchor(heading: str) -> str:
-    """GitHub's anchor of a heading."""
+    """Return GitHub's anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)|<img[^>]*src=\"([^\"]+)\"", text):
         link = target[0] or target[1]
@@ -50,13 +50,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
-def test_tests_that_are_named_exist(page: Path) -> None:
+def test_named_tests_exist(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")))
     assert named <= existing_tests()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
-def test_paths_that_are_named_exist(page: Path) -> None:
+def test_named_paths_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     roots = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
     for path in re.findall(rf"`((?:{roots})/[\w./-]*)`", text):

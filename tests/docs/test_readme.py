@@ -1,6 +1,6 @@
-"""The commands of the README, as they are written, each in a terminal of its own; only ports differ.
+"""The commands of the README as written, each in its own terminal; only ports differ.
 
-So a terminal finds `orcastream` and the packages only where the README has it activate the environment.
+So a terminal finds `orcastream` and the packages only if the README activates the environment there.
 """
 
 import json
@@ -37,7 +37,7 @@ PRODUCER = README.take("sh", "producer_cli.sh")
 
 
 class Shell:
-    """Runs blocks of the README with the ports of this test; what is installed in the environment is not on PATH."""
+    """Runs blocks of the README with the ports of this test; the environment's programs are not on PATH."""
 
     def __init__(self, ports: dict[str, int]) -> None:
         self._ports = ports
@@ -47,13 +47,13 @@ class Shell:
         self.env = {**os.environ, "PATH": ":".join(tools), "PYTHONPATH": ""}
 
     def here(self, code: str) -> str:
-        """`code` with the ports and the environment of this test."""
+        """Return `code` with the ports and the environment of this test."""
         for port, own in self._ports.items():
             code = code.replace(port, str(own))
         return code.replace(". .venv/", f". {ENVIRONMENT}/")
 
     def start(self, code: str, typed: str = "", **variables: str) -> "subprocess.Popen[str]":
-        """Run shell code, with `typed` as what its last command reads."""
+        """Run shell code, with `typed` as the input of its last command."""
         process = subprocess.Popen(
             ["bash", "-euc", self.here(code)],
             cwd=ROOT,
@@ -68,7 +68,7 @@ class Shell:
         return process
 
     def run(self, code: str, typed: str = "", **variables: str) -> str:
-        """Run shell code to its end; what it printed."""
+        """Run shell code to its end and return the output."""
         process = self.start(code, typed, **variables)
         out, _ = rest_of(process)
         assert process.returncode == 0, out
@@ -77,7 +77,7 @@ class Shell:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """The README's `orcastream up`, and a shell to talk to it."""
+    """The README's `orcastream up`, and a shell to use it."""
     if not (ENVIRONMENT / "bin" / "activate").exists():
         pytest.skip("these tests do not run in an environment that could be activated")
     directory = tmp_path_factory.mktemp("readme")
@@ -97,7 +97,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 def content(events: list[str]) -> str:
-    """The text in an answer's events."""
+    """Return the text in an answer's events."""
     return "".join(text for event in events for text in re.findall(r'"content": ?"([^"]*)"', event))
 
 
@@ -141,7 +141,7 @@ def test_a_producer_without_gateway(shell: Shell) -> None:
 
 
 def test_every_orcastream_command_exists(shell: Shell) -> None:
-    """Commands that are not run here: their flags are real."""
+    """For commands that are not run here: their flags exist."""
     for block in README.blocks:
         for line in block.code.splitlines() if block.language == "sh" else ():
             if match := re.match(r"orcastream ((?:bench )?[\w-]+)\s+(.*)", line):

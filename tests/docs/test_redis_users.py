@@ -1,4 +1,4 @@
-"""The Redis users that docs/operations.md recommends: the service works under them, and they may do no more."""
+"""The Redis users that docs/operations.md recommends: the service works with them, and they can do no more."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def users() -> dict[str, list[str]]:
 
 
 class Guarded:
-    """A server on which these users, and no others, exist."""
+    """A server on which only these users exist."""
 
     def __init__(self, server: RedisServer) -> None:
         self.port = server.port
@@ -65,11 +65,11 @@ class Guarded:
                 client.execute_command("ACL", "SETUSER", name, *rules)
 
     def url(self, user: str) -> str:
-        """Where `user` connects to."""
+        """Return the URL that `user` connects to."""
         return f"redis://{user}:CHANGE-{user}@127.0.0.1:{self.port}/0"
 
     def client(self, user: str) -> "redis.Redis":
-        """A connection as `user`, who says nothing that was not asked for."""
+        """Return a connection as `user` that sends no commands on its own."""
         return redis.Redis.from_url(self.url(user), driver_info=None, retry=None)
 
 
@@ -87,7 +87,7 @@ def guarded(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def service(
     guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[GatewayProcess, list[WorkerProcess]]]:
-    """A gateway, of which metrics are collected, and two workers, each as its own user."""
+    """A gateway with metrics enabled, and two workers, each as its own user."""
     monkeypatch.setenv("ORCASTREAM_METRICS", "true")
     workers = [WorkerProcess(guarded.url("worker"), tmp_path / f"worker{number}.log", patch=PACE) for number in (0, 1)]
     gateway = GatewayProcess(guarded.url("gateway"), tmp_path / "gateway.log")
@@ -98,7 +98,7 @@ def service(
 
 
 def _run_a_job(guarded: Guarded, directory: Path) -> None:
-    """Submitted as a gateway's user; looked at and deleted as the console's."""
+    """Submit a job as the gateway's user; list and delete it as the console's."""
     (directory / "in.jsonl").write_text(json.dumps({"prompt": PROMPT, "temperature": 0}))
     model = ["--served-model-name", "orca-demo"]
     submit = ["submit", str(directory / "in.jsonl"), "--job", "bulk", "--redis-url", guarded.url("gateway")]
@@ -108,7 +108,7 @@ def _run_a_job(guarded: Guarded, directory: Path) -> None:
 
 
 def _run_a_batch(gateway: GatewayProcess) -> None:
-    """Uploaded, answered, read, listed and deleted."""
+    """Upload, answer, read, list and delete a batch."""
     body = {"model": "orca-demo", "prompt": PROMPT}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
     with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
@@ -138,7 +138,7 @@ def test_the_service_works_and_nothing_is_refused(
     def metrics() -> str:
         return httpx.get(f"{gateway.url}/metrics", timeout=PATIENCE_S).text
 
-    metrics()  # from now on the gateway looks at queue and server
+    metrics()  # from here on the gateway reads queue and server
     taken_over = Stream().post(gateway.url, BODY, {10: kill})
     assert taken_over.text.strip() == ANSWER
     assert len(set(taken_over.workers)) == 2
@@ -216,7 +216,7 @@ def test_the_console_works_and_nothing_is_refused(guarded: Guarded, capsys: pyte
         ("worker", "XADD {other} * id x"),
     ],
 )
-def test_what_nobody_needs_is_refused(guarded: Guarded, user: str, command: str) -> None:
+def test_unneeded_commands_are_refused(guarded: Guarded, user: str, command: str) -> None:
     keys = {
         "requests": REQUESTS,
         "cancel": "orca:{orca-demo}:cancel:x",
@@ -228,11 +228,11 @@ def test_what_nobody_needs_is_refused(guarded: Guarded, user: str, command: str)
         client.execute_command(*(part.format(**keys) for part in command.split()))
 
 
-def test_keda_gets_the_lengths_with_what_its_client_sends(guarded: Guarded) -> None:
+def test_keda_gets_the_lengths_with_its_clients_commands(guarded: Guarded) -> None:
     """KEDA's scaler asks PING, then XLEN; its client, go-redis 9.22, begins with HELLO, as MONITOR saw it."""
     url = guarded.url("keda")
     with redis.Redis.from_url(url, driver_info=None, retry=None, protocol=3, single_connection_client=True) as client:
-        for told in ("LIB-NAME go-redis(,go1.27)", "LIB-VER 9.22.0"):  # refused, and KEDA goes on
+        for told in ("LIB-NAME go-redis(,go1.27)", "LIB-VER 9.22.0"):  # refused, and KEDA continues
             with pytest.raises(redis.exceptions.ResponseError):
                 client.execute_command("CLIENT", "SETINFO", *told.split())
         assert client.execute_command("PING")
@@ -240,7 +240,7 @@ def test_keda_gets_the_lengths_with_what_its_client_sends(guarded: Guarded) -> N
             assert client.execute_command("XLEN", Keys("orca-demo").requests(name)) >= 0
 
 
-def test_a_queue_in_lanes_is_within_their_rights(guarded: Guarded) -> None:
+def test_a_queue_in_lanes_works_with_these_permissions(guarded: Guarded) -> None:
     with guarded.client("producer") as client, guarded.client("keda") as keda, guarded.client("admin") as admin:
         for keys in Keys("orca-demo", queue_lanes=3).each_lane:
             stream = keys.requests("normal")
@@ -253,7 +253,7 @@ def test_a_queue_in_lanes_is_within_their_rights(guarded: Guarded) -> None:
 
 
 def test_every_command_of_the_code_is_allowed(guarded: Guarded) -> None:
-    """What the test above does not get to: commands as they stand in the code, of which the server knows the names."""
+    """Commands that the test above does not reach: those in the code whose names the server knows."""
     with guarded.client("admin") as admin:
         known = {name.decode().upper() for name in admin.command_list()}
     used = {

@@ -1,4 +1,4 @@
-"""The pages as a site: every page has its place, it is built without a warning, and it loads nothing from elsewhere."""
+"""The pages as a site: every page is in the navigation, the build has no warning, and nothing external is loaded."""
 
 import importlib.util
 import shutil
@@ -17,7 +17,7 @@ GENERATED = {"index.md", "settings.md"}
 
 @pytest.fixture(scope="module")
 def check() -> ModuleType:
-    """docs/site/check.py, which is run in an environment without this project."""
+    """docs/site/check.py, which runs in an environment without this project."""
     spec = importlib.util.spec_from_file_location("site_check", ROOT / "docs/site/check.py")
     assert spec is not None
     assert spec.loader is not None
@@ -32,7 +32,7 @@ def leaves(nav: Any) -> set[str]:
     return set().union(*(leaves(part) for part in (nav.values() if isinstance(nav, dict) else nav)))
 
 
-def test_every_page_has_its_place_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("*.md")}
     assert leaves(config["nav"]) == pages | GENERATED
@@ -52,14 +52,12 @@ def test_every_page_has_its_place_in_the_navigation() -> None:
         ("a.css", "a { background: url(data:image/svg+xml;utf8,x) }", False),
     ],
 )
-def test_what_is_loaded_from_elsewhere_is_found(
-    check: ModuleType, tmp_path: Path, name: str, content: str, loads: bool
-) -> None:
+def test_external_resources_are_found(check: ModuleType, tmp_path: Path, name: str, content: str, loads: bool) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
     assert bool(check.foreign(tmp_path)) is loads
 
 
-def test_it_is_built_without_a_warning(check: ModuleType, tmp_path: Path) -> None:
+def test_the_site_is_built_without_a_warning(check: ModuleType, tmp_path: Path) -> None:
     mkdocs = shutil.which("mkdocs", path=str(ROOT / ".venv-docs/bin")) or shutil.which("mkdocs")
     if mkdocs is None:
         pytest.skip("no mkdocs found: make docs installs it in .venv-docs")

@@ -1,4 +1,4 @@
-"""What the broker writes to a real server is what schemas/asyncapi.yaml says of each channel."""
+"""The broker's writes to a real server match schemas/asyncapi.yaml for each channel."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,7 +41,7 @@ def validate(channel: str, message: str, part: str, value: object) -> None:
 
 
 def key_of(channel: str, **values: str) -> str:
-    """The key that the document names for `channel`."""
+    """Return the key that the document names for `channel`."""
     key: str = DOCUMENT["channels"][channel]["x-redis"]["key"]
     for name, value in {"namespace": KEYS.namespace, "model": KEYS.model, **values}.items():
         key = key.replace(f"<{name}>", value)
@@ -60,7 +60,7 @@ async def link(redis_server: RedisServer) -> AsyncIterator[Link]:
 
 
 async def posted(link: Link, form: Form = Form.JSON) -> GenerationRequest:
-    """One request in the queue."""
+    """Post one request to the queue."""
     now_ms = await link.server_time_ms()
     request = GenerationRequest("r1", Payload(prompt=(1, 2)), now_ms + 60_000, "high", form, traceparent="00-aa")
     queue = RequestQueue(link, KEYS)

@@ -1,4 +1,4 @@
-"""Tiny random models of many architectures, on each device at hand."""
+"""Tiny random models of many architectures, on each available device."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +81,7 @@ def build(family: str, **changes: Any) -> PreTrainedModel:
 
 @pytest.fixture(scope="session")
 def make_model(device: torch.device) -> Callable[..., PreTrainedModel]:
-    """Build a tiny model on the device; each call a new one, so that engines do not share it."""
+    """Build a tiny model on the device; each call builds a new one, so that engines do not share it."""
 
     def make(family: str = "llama", **changes: Any) -> PreTrainedModel:
         return build(family, **changes).to(device)
@@ -91,7 +91,7 @@ def make_model(device: torch.device) -> Callable[..., PreTrainedModel]:
 
 @pytest.fixture(scope="session")
 def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., OrcaEngine]:
-    """An engine around a tiny model, without a self-check; `num_blocks` sets the pool."""
+    """An engine around a tiny model, without a self-check; `num_blocks` sets the size of the pool."""
 
     def make(
         model: PreTrainedModel | str = "llama", *, num_blocks: int = 64, block_size: int = 4, **settings: Any
@@ -107,7 +107,7 @@ def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., Orc
 
 @pytest.fixture(scope="session")
 def greedy_reference() -> Callable[..., list[int]]:
-    """What transformers' own generate gives, with its eager attention and its own cache."""
+    """The output of transformers' own generate, with its eager attention and its own cache."""
 
     def generate(model: PreTrainedModel, prompt: tuple[int, ...], num_tokens: int, **options: Any) -> list[int]:
         ids = torch.tensor([prompt], device=model.device)

@@ -11,7 +11,7 @@ from tests.engine.native import tile_emulation
 
 @pytest.fixture(params=list(INSTRUCTION_SETS))
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Its name; skipped where the processor lacks it or the operators were not built."""
+    """The name of an instruction set; skipped if the processor lacks it or the operators were not built."""
     name: str = request.param
     if name == "amx" and name not in supported():
         tile_emulation.serve(monkeypatch, request.config)
@@ -25,7 +25,7 @@ def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def computes_with(instruction_set: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The instruction set that everything computes with which asks for the fastest one."""
+    """The instruction set that all code uses that requests the fastest one."""
     chosen = instruction_set, library(instruction_set)
     monkeypatch.setattr(library_module, "_best", lambda: chosen)
     return instruction_set

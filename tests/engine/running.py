@@ -1,4 +1,4 @@
-"""Requests, and an engine run to their end."""
+"""Requests, and running an engine until they end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def request(name: str, prompt: tuple[int, ...] = (1, 2, 3), outputs: tuple[int, 
 
 
 def run(engine: OrcaEngine, *requests: Request) -> dict[str, list[TokenEvent]]:
-    """Submit all at once; the events per request."""
+    """Submit all at once and return the events per request."""
     events: dict[str, list[TokenEvent]] = {each.id: [] for each in requests}
     for each in requests:
         engine.submit(each)
@@ -34,7 +34,7 @@ def tokens(events: list[TokenEvent]) -> list[int | None]:
 
 
 def crowd(count: int = 6, **params: Any) -> list[Request]:
-    """Requests of different lengths with sampling settings of their own."""
+    """Return requests of different lengths, each with its own sampling settings."""
     settings: list[dict[str, Any]] = [
         {"temperature": 1.0},
         {"temperature": 0.8, "top_k": 5, "seed": 4},

@@ -1,4 +1,4 @@
-"""How long something takes in units of a matrix product, for tests that a machine's speed must not decide."""
+"""Durations in units of a matrix product, for tests that must not depend on a machine's speed."""
 
 import statistics
 import time
@@ -11,7 +11,7 @@ _SLOWER = 1.5
 
 
 def ratio(work: Callable[[], object], product: Callable[[], object]) -> float:
-    """CPU time of `work` over that of `product`, which take turns: what disturbs one disturbs the other."""
+    """Return the CPU time of `work` over that of `product`; they alternate, so that disturbances affect both."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(_ROUNDS):
         for each, taken_s in zip((product, work), times, strict=True):
@@ -23,9 +23,9 @@ def ratio(work: Callable[[], object], product: Callable[[], object]) -> float:
 
 
 def check_ratio(work: Callable[[], object], product: Callable[[], object], recorded: float) -> None:
-    """Fail where `work` takes much longer than was recorded, and where twice of it would not be seen.
+    """Fail if `work` takes much longer than recorded, or if twice the work would go undetected.
 
-    Whoever makes it faster writes the new ratio down: `pytest -s` shows it.
+    After a speedup, record the new ratio: `pytest -s` shows it.
     """
     found = [ratio(work, product)]
     while found[-1] > _SLOWER * recorded and len(found) < _ATTEMPTS:

@@ -1,4 +1,4 @@
-"""Beam search equals that of transformers' generate, whatever else is in the batch and whoever is preempted."""
+"""Beam search equals that of transformers' generate, whatever else is in the batch and whatever is preempted."""
 
 import random
 from itertools import count
@@ -33,7 +33,7 @@ def reference(model: PreTrainedModel, prompt: tuple[int, ...], beam: Beam, num_t
 def generated(
     model: Any, prompt: tuple[int, ...], beam: Beam, stops: list[int], num_tokens: int, **options: Any
 ) -> list[list[int]]:
-    """By transformers: what comes behind the prompt, up to the first of `stops`."""
+    """Return what transformers generates after the prompt, up to the first of `stops`."""
     ids = torch.tensor([prompt], device=model.device)
     with quiet(), torch.inference_mode():
         output = model.generate(
@@ -54,7 +54,7 @@ def generated(
 
 
 class Table(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transformers has no types
-    """Random logits for what follows a token at a position: `[position, vocab, vocab]`, `stops` likely."""
+    """Random logits for the successor of a token at a position: `[position, vocab, vocab]`, `stops` likely."""
 
     config_class = PreTrainedConfig
 
@@ -69,13 +69,13 @@ class Table(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transfor
         return CausalLMOutput(logits=self.logits[input_ids.shape[1] - 1, input_ids[:, -1:]])
 
     def candidates(self, outputs: tuple[int, ...], how_many: int) -> list[tuple[int, float]]:
-        """The likeliest behind the prompt 0 and these."""
+        """Return the likeliest tokens after the prompt 0 and these tokens."""
         last = (0, *outputs)[-1]
         best = self.logits[len(outputs), last].log_softmax(dim=-1).topk(min(how_many, len(self.logits[0])))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def searched(self, beam: Beam, stops: list[int], num_tokens: int) -> list[list[int]]:
-        """By the engine's rules."""
+        """Return the beams by the engine's rules."""
         search = BeamSearch(beam, stops, num_tokens)
         running: list[tuple[int, ...]] = [()]
         while running:
@@ -85,8 +85,8 @@ class Table(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transfor
 
 
 @torch.inference_mode()
-def test_rules_are_those_of_transformers_on_random_data() -> None:
-    """Above all where several hypotheses end in one step, of which those that score best stay."""
+def test_rules_equal_those_of_transformers_on_random_data() -> None:
+    """Especially when several hypotheses end in one step, of which the best-scoring ones stay."""
     drawn = random.Random(3)
     for seed in range(150):
         stops = drawn.sample(range(1, 12), drawn.choice([1, 2, 4]))
@@ -132,7 +132,7 @@ def test_beams_equal_those_of_transformers(
     family: str, beam: Beam, make_model: MakeModel, make_engine: MakeEngine
 ) -> None:
     model = make_model(family)
-    with torch.no_grad():  # ends are likely enough to be met
+    with torch.no_grad():  # ends are likely enough to occur
         model.get_output_embeddings().weight[EOS] *= 1.5
     expected = [reference(model, prompt, beam, 12) for prompt in PROMPTS]
     engine = make_engine(model, num_blocks=256)
@@ -192,7 +192,7 @@ def test_a_cancelled_search_leaves_nothing(make_engine: MakeEngine) -> None:
         (Beam(2), {"logprobs": 1}, "logprobs"),
     ],
 )
-def test_what_a_beam_search_cannot_be(beam: Beam, params: dict[str, Any], field: str, make_engine: MakeEngine) -> None:
+def test_unsupported_beam_searches(beam: Beam, params: dict[str, Any], field: str, make_engine: MakeEngine) -> None:
     engine: OrcaEngine = make_engine()
     sampling = SamplingParams(**{"temperature": 0, "max_tokens": 8, **params})
     refused = Request("a", (1, 2), sampling, beam=beam)
@@ -232,10 +232,8 @@ def test_hypotheses_never_take_the_name_of_another_request(make_engine: MakeEngi
 
 @pytest.mark.parametrize("policy", ["fcfs", "fair", "static"])
 @pytest.mark.parametrize("admission", ["paged", "reserve"])
-def test_searches_that_do_not_fit_together_end_all_the_same(
-    policy: str, admission: str, make_engine: MakeEngine
-) -> None:
-    """The running hypotheses of each must not wait for ever for others of it that lack the blocks they hold."""
+def test_searches_that_do_not_fit_together_still_end(policy: str, admission: str, make_engine: MakeEngine) -> None:
+    """A search's running hypotheses must not wait forever for others of it that lack the blocks they hold."""
     searches = [(f"s{number}", tuple(range(number, number + 9)), Beam(2)) for number in range(3)]
     expected = [choices(run(make_engine(num_blocks=256), search(*each, 20))[each[0]]) for each in searches]
     engine = make_engine(num_blocks=16, prefix_cache=False, policy=policy, admission=admission)
@@ -257,7 +255,7 @@ def test_hypotheses_that_fail_end_their_search_once(
     other = search("other", (9, 8, 7), Beam(1))
     engine.submit(search("a", (3, 1, 4), Beam(3)))
     engine.step()
-    forward, calls = engine._runner.forward, count(-1)  # all together, then one by one
+    forward, calls = engine._runner.forward, count(-1)  # first all together, then one by one
 
     def fail(batch: FlatBatch) -> torch.Tensor:
         if next(calls) in (-1, *failing):
@@ -291,7 +289,7 @@ def test_a_length_penalty_that_leaves_no_finite_score_is_refused(penalty: float)
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_likeliest_few_of_each_hypothesis_decide(seed: int) -> None:
-    """As all that are looked at of all hypotheses together would, ties among them."""
+    """The result equals that of ranking all candidates of all hypotheses together, including ties."""
     choose = random.Random(seed)
     stops = frozenset(choose.sample(range(40), choose.choice([0, 1, 6])))
     beam = Beam(choose.randint(1, 4), length_penalty=choose.choice([0.0, 1.0, -1.0]), early_stopping=seed % 2 == 0)

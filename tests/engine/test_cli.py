@@ -56,7 +56,7 @@ def test_a_missing_model(prompt: tuple[str, str], tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'nothing'}: ")
 
 
-def test_whoever_has_read_enough_ends_it(saved_llama: Path) -> None:
+def test_a_closed_output_pipe_ends_the_program(saved_llama: Path) -> None:
     command = (sys.executable, "-m", "orcastream.engine", "--model", str(saved_llama), "--device", "cpu")
     prompts = ("--prompt-ids", "1,2", "--prompt-ids", "3", "--max-tokens", "40", "--ignore-eos")
     with subprocess.Popen([*command, *prompts], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -47,7 +47,7 @@ def test_errors_name_the_field(changes: dict[str, Any], message: str) -> None:
         ({"max_num_batched_tokens": 77, "max_batch_size": 5}, "cuda", 77, 5),
     ],
 )
-def test_token_budget_and_places_suit_the_device_unless_they_are_given(
+def test_token_budget_and_batch_size_default_by_device(
     given: dict[str, int], device: str, budget: int, places: int
 ) -> None:
     config = EngineConfig("x", **given)  # type: ignore[arg-type]
@@ -57,6 +57,6 @@ def test_token_budget_and_places_suit_the_device_unless_they_are_given(
     assert device != "cpu" or (config.token_budget_tokens, config.num_places) == (budget, places)
 
 
-def test_it_is_frozen() -> None:
+def test_the_configuration_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         EngineConfig("x").block_size = 8  # type: ignore[misc]

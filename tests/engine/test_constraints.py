@@ -1,4 +1,4 @@
-"""Outputs that follow something, in the engine: whatever happens to a request, it draws what it would have drawn."""
+"""Constrained outputs in the engine: whatever happens to a request, it draws the same tokens."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ EOS = 5
 
 
 class Climbing:
-    """Tokens climb by one to three, from ten on; EOS alone may come after `length` of them. Breaks after `breaks`."""
+    """Tokens climb by one to three, from ten on; after `length` of them only EOS is allowed. Fails after `breaks`."""
 
     def __init__(self, length: int = 20, breaks: int = 99) -> None:
         self.seen: list[int] = []
@@ -57,13 +57,13 @@ def follows(ids: list[int | None]) -> bool:
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {}, {"top_k": 2, "logprobs": 1}, {"top_p": 0.5}], ids=str)
-def test_outputs_follow_and_end_where_they_may(engine: OrcaEngine, params: dict[str, Any]) -> None:
+def test_outputs_follow_the_constraint_and_end_where_allowed(engine: OrcaEngine, params: dict[str, Any]) -> None:
     events = run(engine, climbing("a", **params))["a"]
     assert follows(tokens(events))
     assert events[-1].finish_reason is FinishReason.STOP
 
 
-def test_who_follows_nothing_draws_as_without_the_others(engine: OrcaEngine) -> None:
+def test_unconstrained_requests_draw_as_without_the_others(engine: OrcaEngine) -> None:
     def plain() -> list[Request]:
         return [
             Request("greedy", (4, 5, 6), SamplingParams(temperature=0, max_tokens=15, ignore_eos=True)),
@@ -77,21 +77,21 @@ def test_who_follows_nothing_draws_as_without_the_others(engine: OrcaEngine) -> 
     assert follows(tokens(together["b"]))
 
 
-def test_max_tokens_cuts(engine: OrcaEngine) -> None:
+def test_max_tokens_cuts_a_constrained_output(engine: OrcaEngine) -> None:
     events = run(engine, climbing("a", max_tokens=7))["a"]
     assert len(events) == 7
     assert events[-1].finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("known", [1, 9, 20])
-def test_outputs_from_elsewhere_are_followed_first(engine: OrcaEngine, known: int) -> None:
+def test_earlier_outputs_are_consumed_first(engine: OrcaEngine, known: int) -> None:
     whole = tokens(run(engine, climbing("a"))["a"])
     rest = run(engine, climbing("b", outputs=tuple(whole[:known])))["b"]
     assert tokens(rest) == whole[known:]
 
 
 @pytest.mark.parametrize("settings", [{}, {"preemption": "swap", "host_cache_memory": 1 << 20}], ids=["again", "swap"])
-def test_preempted_requests_go_on_as_if_undisturbed(
+def test_preempted_requests_continue_as_if_undisturbed(
     make_engine: Callable[..., OrcaEngine], make_model: Callable[..., Any], settings: dict[str, Any]
 ) -> None:
     model = make_model(eos_token_id=EOS)
@@ -108,7 +108,7 @@ def test_planning_ahead_changes_nothing(make_engine: Callable[..., OrcaEngine], 
     assert found[0] == found[1]
 
 
-def test_choices_of_one_prompt_follow_each_by_itself(engine: OrcaEngine) -> None:
+def test_choices_of_one_prompt_follow_independently(engine: OrcaEngine) -> None:
     choices = [climbing(name) for name in "abc"]
     for seed, each in enumerate(choices):
         each.seed, each.group = seed, "g"
@@ -117,14 +117,14 @@ def test_choices_of_one_prompt_follow_each_by_itself(engine: OrcaEngine) -> None
     assert len({tuple(tokens(each)) for each in events.values()}) == 3
 
 
-def test_one_that_cannot_be_followed_any_further_ends_alone(engine: OrcaEngine) -> None:
+def test_a_request_whose_constraint_fails_ends_alone(engine: OrcaEngine) -> None:
     events = run(engine, climbing("a", breaks=4), climbing("b"))
     assert [event.error for event in events["a"][:-1]] == [None] * 4
     assert events["a"][-1].error == "the constraint failed on this request: the state has grown too large"
     assert follows(tokens(events["b"]))
 
 
-def test_one_that_cannot_be_followed_leaves_the_others_their_prefixes(engine: OrcaEngine) -> None:
+def test_a_failed_constraint_leaves_shared_prefixes_usable(engine: OrcaEngine) -> None:
     long = Request("a", tuple(range(10, 50)), SamplingParams(temperature=0, max_tokens=2))
     run(engine, long, climbing("b", breaks=0))
     again = Request("c", long.prompt_ids, long.sampling)
@@ -132,12 +132,12 @@ def test_one_that_cannot_be_followed_leaves_the_others_their_prefixes(engine: Or
     assert again.cached_tokens == 39
 
 
-def test_outputs_from_elsewhere_that_do_not_follow_end_it(engine: OrcaEngine) -> None:
+def test_earlier_outputs_that_violate_the_constraint_end_the_request(engine: OrcaEngine) -> None:
     (event,) = run(engine, climbing("a", outputs=(50,)))["a"]
     assert event.error is not None
 
 
-def test_what_would_forbid_the_end_is_refused(engine: OrcaEngine, make_engine: Callable[..., OrcaEngine]) -> None:
+def test_settings_that_forbid_the_end_are_refused(engine: OrcaEngine, make_engine: Callable[..., OrcaEngine]) -> None:
     for params, field in (({"ignore_eos": True}, "ignore_eos"), ({"min_tokens": 3}, "min_tokens")):
         with pytest.raises(InvalidRequest) as caught:
             engine.submit(climbing("a", **params))

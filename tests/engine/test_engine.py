@@ -1,4 +1,4 @@
-"""The engine as its users see it: submit, step, cancel, and what happens when something fails."""
+"""The engine's public interface: submit, step, cancel, and failures."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_an_idle_step_does_nothing(make_engine: MakeEngine) -> None:
     assert engine.stats().iterations == 0
 
 
-def test_eos_and_stop_tokens_are_emitted_and_end_it(make_engine: MakeEngine, make_model: MakeModel) -> None:
+def test_eos_and_stop_tokens_are_emitted_and_end_the_request(make_engine: MakeEngine, make_model: MakeModel) -> None:
     free = tokens(run(make_engine(), request("a"))["a"])
     second = free[1]
     assert second is not None
@@ -42,10 +42,10 @@ def test_eos_and_stop_tokens_are_emitted_and_end_it(make_engine: MakeEngine, mak
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_min_tokens_bars_eos_and_stop_tokens_until_then(
+def test_min_tokens_bars_eos_and_stop_tokens(
     temperature: float, make_engine: MakeEngine, make_model: MakeModel
 ) -> None:
-    """Every token but one would end it."""
+    """Every token but one would end the request."""
     engine = make_engine(make_model("llama", eos_token_id=[9, 10]))
     stops = tuple(token for token in range(96) if token not in (9, 10, 50))[:64]
     asked = request("a", temperature=temperature, stop_token_ids=stops, min_tokens=6, max_tokens=20)
@@ -54,7 +54,7 @@ def test_min_tokens_bars_eos_and_stop_tokens_until_then(
     assert not set(generated[:6]) & {*stops, 9, 10}
 
 
-def test_an_eos_beyond_the_vocabulary_is_no_token_to_bar(make_engine: MakeEngine, make_model: MakeModel) -> None:
+def test_an_eos_outside_the_vocabulary_is_not_barred(make_engine: MakeEngine, make_model: MakeModel) -> None:
     engine = make_engine(make_model("llama", eos_token_id=[5, 200, -1]))
     found = run(engine, request("a"), request("b", min_tokens=3), request("c", logit_bias=((95, 100),), min_tokens=3))
     assert [len(found[name]) for name in "ab"] == [8, 8]
@@ -80,7 +80,7 @@ def test_tokens_do_not_depend_on_the_batch(make_engine: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 5, 11])
-def test_a_continuation_goes_on_as_if_undisturbed(cut: int, make_engine: MakeEngine) -> None:
+def test_a_continuation_runs_as_if_undisturbed(cut: int, make_engine: MakeEngine) -> None:
     whole = {name: tokens(events) for name, events in run(make_engine(), *crowd()).items()}
     continued = [
         Request(each.id, each.prompt_ids, each.sampling, output_ids=[token or 0 for token in whole[each.id][:cut]])
@@ -109,7 +109,7 @@ def test_logprobs_of_the_chosen_and_the_likeliest(make_engine: MakeEngine) -> No
         assert len(likeliest) == 3
 
 
-def test_max_tokens_is_what_the_context_or_the_cache_leaves(make_engine: MakeEngine) -> None:
+def test_max_tokens_defaults_to_the_remaining_context_or_cache(make_engine: MakeEngine) -> None:
     by_cache = make_engine(num_blocks=6)
     assert len(run(by_cache, request("a", max_tokens=None))["a"]) == 6 * 4 - 3
     by_context = make_engine(num_blocks=64, max_model_len=20)
@@ -128,7 +128,7 @@ def test_a_request_object_is_used_once(make_engine: MakeEngine) -> None:
     run(engine, request("a"))
 
 
-def test_two_engines_live_side_by_side(make_engine: MakeEngine, make_model: MakeModel) -> None:
+def test_two_engines_coexist(make_engine: MakeEngine, make_model: MakeModel) -> None:
     expected = tokens(run(make_engine(), request("a"))["a"]), tokens(run(make_engine("gemma2"), request("a"))["a"])
     engines = make_engine(), make_engine("gemma2")
     found: list[list[int | None]] = [[], []]

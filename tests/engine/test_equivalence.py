@@ -21,7 +21,7 @@ Case = tuple[PreTrainedModel, list[tuple[tuple[int, ...], int]], list[list[int]]
 def case(
     request: pytest.FixtureRequest, make_model: Callable[..., PreTrainedModel], greedy_reference: Callable[..., Any]
 ) -> Case:
-    """A model, twelve prompts with their numbers of tokens, and the tokens expected."""
+    """A model, twelve prompts with their numbers of tokens, and the expected tokens."""
     model = make_model(request.param)
     choose = random.Random(7)
     lengths = [3, 41, 1, 17, 30, 8, 16, 5, 33, 12, 2, 24]
@@ -30,7 +30,7 @@ def case(
 
 
 def run_with_arrivals(engine: OrcaEngine, prompts: list[tuple[tuple[int, ...], int]]) -> list[list[int]]:
-    """Submit one request every other step; the tokens of the events, per request."""
+    """Submit one request every other step; return the tokens of the events, per request."""
     tokens: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
     arriving = list(enumerate(prompts))
     steps = 0

@@ -1,4 +1,4 @@
-"""All features at once, against transformers' generate: nothing that the engine does changes a token."""
+"""All features at once, against transformers' generate: no engine feature changes a token."""
 
 import random
 from typing import Any
@@ -18,7 +18,7 @@ _TOKENS = 10
 
 
 def answers(model: PreTrainedModel, prompt: tuple[int, ...], width: int) -> list[list[int]]:
-    """By generate: greedy for a width of 1, else the two best beams."""
+    """Return the tokens of generate: greedy for a width of 1, otherwise the two best beams."""
     ids = torch.tensor([prompt])
     options: dict[str, Any] = {} if width == 1 else {"num_beams": width, "num_return_sequences": 2}
     with quiet(), torch.inference_mode():
@@ -30,7 +30,7 @@ def answers(model: PreTrainedModel, prompt: tuple[int, ...], width: int) -> list
 
 
 def prompts(choose: random.Random) -> list[tuple[int, ...]]:
-    """Some share beginnings, of whole blocks and parts of them."""
+    """Return prompts, some of which share prefixes of whole blocks and parts of blocks."""
     stem = [choose.randrange(96) for _ in range(40)]
     lengths = [0, 6, 17, 24, 33, 40]
     return [
@@ -40,7 +40,7 @@ def prompts(choose: random.Random) -> list[tuple[int, ...]]:
 
 
 def requests_for(name: str, prompt: tuple[int, ...], width: int, choose: random.Random) -> list[Request]:
-    """A beam search, or one to three choices of one prompt."""
+    """Return a beam search, or one to three choices of one prompt."""
     sampling = SamplingParams(temperature=0, max_tokens=_TOKENS)
     fields: dict[str, Any] = {
         "priority_class": choose.choice(CLASSES),
@@ -55,7 +55,7 @@ def requests_for(name: str, prompt: tuple[int, ...], width: int, choose: random.
 
 
 def play(engine: OrcaEngine, requests: list[Request], choose: random.Random) -> dict[tuple[str, int], list[int | None]]:
-    """Submit at any time, switch policies at any time; the tokens of each choice."""
+    """Submit at any time, switch policies at any time; return the tokens of each choice."""
     found: dict[tuple[str, int], list[int | None]] = {}
     waiting = list(requests)
     while waiting or engine.has_work:

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says of adding a policy and a backend, tried as written, from a module outside."""
+"""The instructions in CONTRIBUTING.md for adding a policy and a backend, run as written from an outside module."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports the example below a heading; what it registered is gone afterwards."""
+    """Imports the example below a heading; its registrations are removed afterwards."""
     before = dict(POLICIES), dict(BACKENDS)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -28,7 +28,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
         name = re.sub(r"\W", "_", heading.lower())
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(code), encoding="utf-8")
-        sys.modules.pop(name, None)  # another test may have imported it, and forgotten what it registered
+        sys.modules.pop(name, None)  # another test may have imported it, and its registrations were removed
         return importlib.import_module(name)
 
     yield load
@@ -37,7 +37,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         registry.update(content)  # type: ignore[arg-type]
 
 
-def test_a_policy_from_outside(outside: Any, make_engine: MakeEngine) -> None:
+def test_a_policy_from_an_outside_module(outside: Any, make_engine: MakeEngine) -> None:
     policy = outside("How to add a scheduling policy").FewestTokens
     assert POLICIES["fewest"] is policy
     engine = make_engine(policy="fewest", max_batch_size=1)
@@ -47,7 +47,7 @@ def test_a_policy_from_outside(outside: Any, make_engine: MakeEngine) -> None:
     assert (short.timeline.finished_s or 0) < (long.timeline.scheduled_s or 0)
 
 
-def test_a_backend_from_outside(outside: Any, make_engine: MakeEngine) -> None:
+def test_a_backend_from_an_outside_module(outside: Any, make_engine: MakeEngine) -> None:
     backend = outside("How to add an attention backend").CountingBackend
     wanted = run(make_engine(), request("same"))["same"]
     engine = make_engine(attention_backend="counting")
@@ -56,6 +56,6 @@ def test_a_backend_from_outside(outside: Any, make_engine: MakeEngine) -> None:
     assert engine._runner.backend.calls > 0
 
 
-def test_auto_takes_the_best_and_not_the_latest(outside: Any, make_engine: MakeEngine) -> None:
+def test_auto_selects_the_best_and_not_the_latest(outside: Any, make_engine: MakeEngine) -> None:
     backend = outside("How to add an attention backend").CountingBackend
     assert not isinstance(make_engine()._runner.backend, backend)

@@ -1,4 +1,4 @@
-"""Cancels and failures: whoever is concerned ends alone, and the others never notice."""
+"""Cancels and failures: the affected request ends alone, and the others are unaffected."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ POISON = 77
 
 
 def poison(model: PreTrainedModel) -> None:
-    """Let every forward pass that holds the token fail."""
+    """Make every forward pass that contains the token fail."""
 
     def fail(module: Any, args: Any, kwargs: Any) -> None:
         if bool((kwargs["input_ids"] == POISON).any()):
@@ -92,7 +92,7 @@ def test_two_poisonous_requests_both_end(make_engine: MakeEngine, make_model: Ma
     assert all(len(each) == 1 and each[0].error for each in events.values())
 
 
-def test_logits_that_are_not_numbers_end_their_request_alone(make_engine: MakeEngine, make_model: MakeModel) -> None:
+def test_nan_logits_end_only_their_request(make_engine: MakeEngine, make_model: MakeModel) -> None:
     expected = run(make_engine(), *crowd(2, stop_token_ids=(POISON,)))
     model = make_model()
 
@@ -108,7 +108,7 @@ def test_logits_that_are_not_numbers_end_their_request_alone(make_engine: MakeEn
     }
 
 
-def test_what_a_spoilt_request_left_in_the_cache_harms_nobody(make_engine: MakeEngine, make_model: MakeModel) -> None:
+def test_cache_blocks_of_a_failed_request_harm_no_other(make_engine: MakeEngine, make_model: MakeModel) -> None:
     model = make_model()
 
     def spoil(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:

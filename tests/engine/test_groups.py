@@ -1,4 +1,4 @@
-"""The choices of one prompt: computed once, sharing blocks, and each as it would have been alone."""
+"""The choices of one prompt: the prompt is computed once, blocks are shared, and each choice is as if alone."""
 
 from typing import Any
 
@@ -34,28 +34,28 @@ def test_sixteen_choices_compute_the_prompt_once(settings: dict[str, Any], make_
     assert {event.cached_tokens for name in together for event in together[name]} == {0, len(PROMPT)}
 
 
-def test_choices_wait_for_a_place_only_while_none_is_kept_for_them(make_engine: MakeEngine) -> None:
+def test_choices_wait_for_a_batch_slot_only_if_none_is_reserved(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=256, max_num_batched_tokens=8, max_batch_size=6, prefix_cache=False)
     for each in (*choices(4, "a"), *choices(4, "b")):
         engine.submit(each)
     assert engine.num_waiting == 8
     engine.step()
     assert (engine.num_running, engine.num_waiting) == (1, 4)
-    engine.cancel("a-0")  # the others have to begin anew
+    engine.cancel("a-0")  # the others must start over
     assert engine.num_waiting == 7
     while engine.num_running < 3:
         engine.step()
     assert engine.num_waiting == 4
 
 
-def test_blocks_are_shared_until_somebody_writes(make_engine: MakeEngine) -> None:
+def test_blocks_are_shared_until_a_write(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=256, block_size=4)
     for each in choices(16, "a", PROMPT[:30]):
         engine.submit(each)
     engine.step()
     assert engine.num_running == 16
     assert engine.stats().blocks_used == 8
-    engine.step()  # each writes behind the 30 tokens, into a copy of the eighth block
+    engine.step()  # each writes after the 30 tokens, into a copy of the eighth block
     assert engine.stats().blocks_used == 7 + 16
     engine.check_integrity()
 
@@ -70,7 +70,7 @@ def test_choices_among_others_with_too_little_memory(admission: str, make_engine
     }
 
 
-def test_more_choices_than_places(make_engine: MakeEngine) -> None:
+def test_more_choices_than_batch_slots(make_engine: MakeEngine) -> None:
     expected = run(make_engine(num_blocks=256), *choices(11, None))
     engine = make_engine(num_blocks=256, max_batch_size=4)
     found = run(engine, *choices(11, "None"))
@@ -99,7 +99,7 @@ def test_cancelling_one_choice_leaves_the_others(who: int, when: int, make_engin
             assert found[f"a-{index}"] == tokens(expected[f"a-{index}"])
 
 
-def test_whom_a_choice_leaves_behind_still_reuses_and_shares_the_prompt(make_engine: MakeEngine) -> None:
+def test_remaining_choices_still_reuse_and_share_the_prompt(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=256)
     for name, most in (("a", len(PROMPT) + 2 * 4), ("b", 3 * 4)):
         before = engine.stats().prompt_tokens
@@ -125,7 +125,7 @@ def test_generate_gives_n_completions_per_prompt(make_engine: MakeEngine) -> Non
         engine.generate([PROMPT], sampling, n=0)
 
 
-def test_choices_with_different_outputs_so_far_are_no_group(make_engine: MakeEngine) -> None:
+def test_choices_with_different_outputs_are_no_group(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=256, prefix_cache=False)
     first, second = choices(2, "a")
     expected = tokens(run(make_engine(num_blocks=256), choices(2, "b")[1])["b-1"])

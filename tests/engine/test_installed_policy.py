@@ -1,4 +1,4 @@
-"""A policy that an installed package brings is known by its name, without anybody importing it."""
+"""A policy from an installed package is available by name, without an import."""
 
 import os
 import subprocess
@@ -43,6 +43,6 @@ def test_a_policy_of_an_installed_package_is_known(site: Path) -> None:
     assert (found.stdout, found.stderr) == ("visiting\n", "")
 
 
-def test_it_is_unknown_without_its_package() -> None:
+def test_the_policy_is_unknown_without_its_package() -> None:
     refused = python("from orcastream.engine import EngineConfig; EngineConfig('x', policy='visiting')", ROOT)
     assert "policy: got 'visiting'" in refused.stderr

@@ -1,4 +1,4 @@
-"""Some requests are computed alone while all others stand still, and nobody's answer changes by it."""
+"""Some requests run alone while all others pause, and no answer changes."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def suspects(kind: str) -> list[Request]:
     ],
     ids=str,
 )
-def test_others_stand_still(settings: dict[str, Any], kind: str, make_engine: MakeEngine) -> None:
+def test_the_others_pause(settings: dict[str, Any], kind: str, make_engine: MakeEngine) -> None:
     expected = run(make_engine(num_blocks=256), *crowd()) | run(make_engine(num_blocks=256), *suspects(kind))
     engine = make_engine(**{"num_blocks": 256, **settings})
     found: dict[str, list[Any]] = {name: [] for name in expected}
@@ -53,7 +53,7 @@ def test_others_stand_still(settings: dict[str, Any], kind: str, make_engine: Ma
     for each in chosen:
         engine.submit(each)
     engine.isolate([each.id for each in chosen])
-    step()  # what was under way
+    step()  # the iteration in flight
     while not all(each.finish_reason for each in chosen):
         before = {name: len(events) for name, events in found.items() if name.startswith("crowd")}
         step()
@@ -67,7 +67,7 @@ def test_others_stand_still(settings: dict[str, Any], kind: str, make_engine: Ma
     }
 
 
-def test_all_go_on_once_it_is_over(make_engine: MakeEngine) -> None:
+def test_all_continue_afterwards(make_engine: MakeEngine) -> None:
     engine = make_engine()
     for each in (request("a"), request("b")):
         engine.submit(each)

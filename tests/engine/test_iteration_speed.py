@@ -1,4 +1,4 @@
-"""An iteration takes no more than it has to, in units of a matrix product on the same machine at the same time."""
+"""The speed of an iteration, in units of a matrix product on the same machine at the same time."""
 
 from collections.abc import Callable
 
@@ -28,10 +28,10 @@ product does, with as many weights read from the same place."""
 
 
 def _engine(*, native: bool) -> OrcaEngine:
-    """One whose requests all decode."""
+    """Return an engine whose requests all decode."""
     model = LlamaForCausalLM(_MODEL).eval()
     if native:
-        # Merging is left out where a model has no engine yet, with a log line.
+        # A model without an engine skips merging, with a log line.
         apply_passes(model)
     backend = "native" if native else "torch"
     config = EngineConfig(
@@ -52,7 +52,7 @@ def _engine(*, native: bool) -> OrcaEngine:
 
 
 def _product() -> Callable[[], object]:
-    """The arithmetic of the model's linear layers for one iteration, in one product of float32."""
+    """Return the arithmetic of the model's linear layers for one iteration as one float32 product."""
     kv_size = _MODEL.hidden_size * _MODEL.num_key_value_heads // _MODEL.num_attention_heads
     layer = 2 * _MODEL.hidden_size + 2 * kv_size + 3 * _MODEL.intermediate_size
     columns = _MODEL.num_hidden_layers * layer + _MODEL.vocab_size

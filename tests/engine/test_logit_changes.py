@@ -25,7 +25,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @torch.inference_mode()
 def reference(model: PreTrainedModel, params: Any) -> tuple[list[int], list[float]]:
-    """Greedy, one whole forward pass per token; tokens and their log probabilities."""
+    """Decode greedily with one full forward pass per token; return tokens and their log probabilities."""
     outputs: list[int] = []
     logprobs = []
     with quiet():
@@ -39,7 +39,7 @@ def reference(model: PreTrainedModel, params: Any) -> tuple[list[int], list[floa
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 1, "logprobs": 1}], ids=str)
-def test_the_least_repetition_penalty_repeats_and_harms_nobody(
+def test_the_minimum_repetition_penalty_repeats_and_harms_no_other(
     make_engine: MakeEngine, settings: dict[str, Any]
 ) -> None:
     prompt, engine = tuple(range(40)), make_engine()
@@ -68,7 +68,7 @@ def test_all_settings_in_one_batch(make_model: MakeModel, make_engine: MakeEngin
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_who_goes_on_in_the_middle_says_the_same(
+def test_a_continuation_from_the_middle_generates_the_same(
     make_model: MakeModel, make_engine: MakeEngine, settings: dict[str, Any]
 ) -> None:
     model = make_model("llama")

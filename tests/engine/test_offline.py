@@ -13,7 +13,7 @@ MakeEngine = Callable[..., OrcaEngine]
 GREEDY = SamplingParams(temperature=0, max_tokens=5)
 
 
-def test_completions_come_in_the_order_of_the_prompts(make_engine: MakeEngine) -> None:
+def test_completions_are_in_the_order_of_the_prompts(make_engine: MakeEngine) -> None:
     prompts = [[1, 2, 3], list(range(30)), [7]]
     together = make_engine(max_batch_size=2).generate(prompts, GREEDY)
     assert [completion.prompt_ids for completion in together] == [tuple(prompt) for prompt in prompts]
@@ -49,7 +49,7 @@ def test_one_bad_prompt_leaves_nothing_behind(make_engine: MakeEngine) -> None:
         engine.generate([[1]], [GREEDY, GREEDY])
 
 
-def test_it_needs_an_idle_engine(make_engine: MakeEngine) -> None:
+def test_generate_needs_an_idle_engine(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.submit(Request("a", (1,), GREEDY))
     with pytest.raises(RuntimeError, match="under way"):

@@ -1,4 +1,4 @@
-"""An iteration planned while the one before computes brings the same tokens, one call later."""
+"""An iteration planned while the previous one computes generates the same tokens, one call later."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tok
 Requests = Callable[[int], list[Request]]
 
 
-def test_the_events_come_with_the_next_call(make_engine: MakeEngine) -> None:
+def test_the_events_arrive_with_the_next_call(make_engine: MakeEngine) -> None:
     engine = make_engine(overlap="on")
     engine.submit(request("a", max_tokens=3))
     counts = []
@@ -29,7 +29,7 @@ def test_the_events_come_with_the_next_call(make_engine: MakeEngine) -> None:
 
 
 def likeliest(count: int) -> list[Request]:
-    """Requests of different lengths, some with a token that ends them early, which all take their likeliest ones."""
+    """Return greedy requests of different lengths, some with a token that ends them early."""
     return [
         request(
             f"{index}", tuple(range(1, 4 + 5 * index)), max_tokens=6 + index, stop_token_ids=(7 * index, 7 * index + 1)
@@ -39,7 +39,7 @@ def likeliest(count: int) -> list[Request]:
 
 
 def order_of_calls(engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is launched, and what is looked at, from now on."""
+    """Return a list that records launches and reads from here on."""
     calls: list[str] = []
     launch, draw = engine._executor.launch, engine._executor.draw
 
@@ -56,7 +56,7 @@ def order_of_calls(engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch) -> list[
     return calls
 
 
-def test_an_iteration_is_launched_before_the_tokens_of_the_last_one_are_looked_at(
+def test_an_iteration_is_launched_before_the_previous_tokens_are_read(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(overlap="on")
@@ -66,8 +66,8 @@ def test_an_iteration_is_launched_before_the_tokens_of_the_last_one_are_looked_a
     assert tokens(found["a"]) == tokens(run(make_engine(), request("a", max_tokens=4))["a"])
 
 
-def test_a_draw_at_random_is_looked_at_first(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next iteration would need a token that only the host draws on a device without the kernel for it."""
+def test_a_random_draw_is_read_first(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next iteration needs a token that the host draws if the device has no kernel for it."""
 
     def requests() -> list[Request]:
         return [request("a", max_tokens=8), request("b", (9, 8, 7), max_tokens=2, temperature=1.0, seed=3)]
@@ -76,17 +76,17 @@ def test_a_draw_at_random_is_looked_at_first(make_engine: MakeEngine, monkeypatc
     calls = order_of_calls(engine, monkeypatch)
     found = run(engine, *requests())
     assert calls[:4] == ["launch", "draw", "launch", "draw"]
-    assert calls[4:] == ["launch", *["launch", "draw"] * 5, "draw"]  # once the other has ended
+    assert calls[4:] == ["launch", *["launch", "draw"] * 5, "draw"]  # once the other request has ended
     expected = run(make_engine(), *requests())
     assert {name: tokens(each) for name, each in found.items()} == {
         name: tokens(each) for name, each in expected.items()
     }
 
 
-def test_a_request_without_a_score_ends_alone_behind_a_launch(
+def test_a_request_without_a_score_ends_alone_after_a_launch(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The iteration behind it has been launched with whatever the device chose for it."""
+    """The next iteration has been launched with whatever token the device chose for it."""
     alone = tokens(run(make_engine(), request("b", (9, 8, 7), max_tokens=9))["b"])
     engine = make_engine(overlap="on")
     forward, count = engine._runner.forward, 0
@@ -158,7 +158,7 @@ def test_cancels_at_any_time(seed: int, of: Requests, make_engine: MakeEngine) -
 
 
 @pytest.mark.parametrize("policy", ["fair", "priority", "slo"])
-def test_a_running_request_makes_way(policy: str, make_engine: MakeEngine) -> None:
+def test_a_running_request_is_preempted(policy: str, make_engine: MakeEngine) -> None:
     alone = run(make_engine(), request("a", max_tokens=40), request("b", (9, 8, 7), max_tokens=3))
     engine = make_engine(policy=policy, overlap="on", max_batch_size=2)
     running = [request(name, max_tokens=40) for name in ("a", "other")]
@@ -249,10 +249,10 @@ def test_a_request_that_failed_may_be_cancelled_before_its_event(
     assert tokens(run(engine, request("b"))["b"])
 
 
-def test_a_group_with_more_places_than_the_device_had_memory_for_runs(
+def test_a_group_larger_than_a_reduced_request_limit_runs(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit on requests is lifted by iterations alone, so it must not keep the only work out."""
+    """Only iterations lift the limit on requests, so it must not block the only work."""
     engine = make_engine(max_batch_size=4)
     forward, failures = engine._runner.forward, [torch.OutOfMemoryError("for once")]
 

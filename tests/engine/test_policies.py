@@ -13,7 +13,7 @@ _TIGHT: dict[str, Any] = {"num_blocks": 14, "max_batch_size": 4, "max_num_batche
 
 
 def mixed() -> list[Request]:
-    """Requests of all classes and two tenants, some with targets."""
+    """Return requests of all classes and two tenants, some with targets."""
     requests = crowd(8)
     for index, each in enumerate(requests):
         each.priority_class = CLASSES[-1 - index % 4]
@@ -25,7 +25,7 @@ def mixed() -> list[Request]:
 
 @pytest.fixture(scope="module")
 def undisturbed(make_engine: MakeEngine) -> dict[str, list[int | None]]:
-    """What each gets with a place and memory for all."""
+    """Return each request's tokens with batch slots and memory for all."""
     events = run(make_engine(num_blocks=200, max_batch_size=8, max_num_batched_tokens=256), *mixed())
     return {name: tokens(of) for name, of in events.items()}
 

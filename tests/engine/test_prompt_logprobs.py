@@ -1,4 +1,4 @@
-"""Log probabilities of prompts are those of a plain forward pass, whatever is batched, chunked or interrupted."""
+"""Log probabilities of prompts equal those of a plain forward pass, whatever is batched, chunked or interrupted."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ def ask(name: str, prompt: tuple[int, ...] = PROMPT, count: int | None = 3, **fi
 
 
 def run(engine: OrcaEngine, *requests: Request) -> tuple[dict[str, Items], dict[str, list[int | None]]]:
-    """Submit all at once; per request its prompt's items, each position once and before the first token, and tokens."""
+    """Submit all at once; return each request's prompt items, each position once, before all tokens, and its tokens."""
     items: dict[str, Items] = {each.id: [] for each in requests}
     tokens: dict[str, list[int | None]] = {each.id: [] for each in requests}
     for each in requests:
@@ -57,7 +57,7 @@ def take(event: PromptEvent, items: Items, told: int) -> None:
 
 
 def reference(model: PreTrainedModel, prompt: Sequence[int]) -> torch.Tensor:
-    """Row i: the log probabilities of token i + 1."""
+    """Return a matrix whose row i has the log probabilities of token i + 1."""
     with torch.inference_mode():
         model.set_attn_implementation("eager")
         logits: torch.Tensor = model(torch.tensor([prompt], device=model.device)).logits[0]
@@ -65,7 +65,7 @@ def reference(model: PreTrainedModel, prompt: Sequence[int]) -> torch.Tensor:
 
 
 def check(items: Items, prompt: Sequence[int], expected: torch.Tensor, count: int, *, told: int = 0) -> None:
-    """`items` are those of the tokens of `prompt` from `told` on."""
+    """Check that `items` cover the tokens of `prompt` from `told` on."""
     assert len(items) == len(prompt) - told
     for position, (item, rank) in enumerate(items, told):
         if position == 0:
@@ -85,7 +85,9 @@ def check(items: Items, prompt: Sequence[int], expected: torch.Tensor, count: in
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt2", "mixtral"])
 @pytest.mark.parametrize("budget", [8, 256])
-def test_those_of_a_forward_pass(family: str, budget: int, make_model: MakeModel, make_engine: MakeEngine) -> None:
+def test_log_probabilities_equal_a_forward_pass(
+    family: str, budget: int, make_model: MakeModel, make_engine: MakeEngine
+) -> None:
     model = make_model(family)
     expected = {count: reference(model, PROMPT[:count]) for count in (1, 2, 17, 50)}
     engine = make_engine(model, max_num_batched_tokens=budget)
@@ -96,7 +98,7 @@ def test_those_of_a_forward_pass(family: str, budget: int, make_model: MakeModel
 
 
 @pytest.mark.parametrize("count", [0, 1, 20])
-def test_as_many_likeliest_as_asked_for(count: int, make_model: MakeModel, make_engine: MakeEngine) -> None:
+def test_the_requested_number_of_likeliest_tokens(count: int, make_model: MakeModel, make_engine: MakeEngine) -> None:
     model = make_model()
     expected = reference(model, PROMPT)
     items, _ = run(make_engine(model), ask("a", count=count))
@@ -105,7 +107,7 @@ def test_as_many_likeliest_as_asked_for(count: int, make_model: MakeModel, make_
 
 @pytest.mark.parametrize("overlap", ["off", "on"])
 @pytest.mark.parametrize("settings", [{}, {"preemption": "swap", "host_cache_memory": 1 << 20}], ids=["again", "swap"])
-def test_beside_others_and_through_preemptions(
+def test_with_other_requests_and_through_preemptions(
     overlap: str, settings: dict[str, Any], make_model: MakeModel, make_engine: MakeEngine
 ) -> None:
     model = make_model()
@@ -136,7 +138,7 @@ def test_a_cached_prefix_is_computed_again_and_serves_others(make_model: MakeMod
 
 
 @pytest.mark.parametrize("told", [1, 2, 30, 49])
-def test_only_what_was_not_told_elsewhere(told: int, make_model: MakeModel, make_engine: MakeEngine) -> None:
+def test_only_positions_not_yet_published(told: int, make_model: MakeModel, make_engine: MakeEngine) -> None:
     model = make_model()
     rows = reference(model, PROMPT)
     engine = make_engine(model, max_num_batched_tokens=16)
@@ -146,7 +148,7 @@ def test_only_what_was_not_told_elsewhere(told: int, make_model: MakeModel, make
     assert engine.stats().cached_tokens <= max(0, told - 1)
 
 
-def test_all_told_elsewhere_and_tokens_too(make_engine: MakeEngine) -> None:
+def test_all_positions_and_some_tokens_already_published(make_engine: MakeEngine) -> None:
     engine = make_engine()
     expected = run(engine, ask("whole", count=None))[1]["whole"]
     outputs = [token for token in expected[:2] if token is not None]
@@ -165,7 +167,7 @@ def test_a_group_computes_its_prompt_once(make_model: MakeModel, make_engine: Ma
     assert engine.stats().prompt_tokens == len(PROMPT)
 
 
-def test_those_that_ask_in_one_group_each_get_theirs(make_model: MakeModel, make_engine: MakeEngine) -> None:
+def test_each_request_of_a_group_gets_its_own(make_model: MakeModel, make_engine: MakeEngine) -> None:
     model = make_model()
     rows = reference(model, PROMPT)
     items, _ = run(make_engine(model), *[ask(f"choice-{number}", group="g") for number in range(2)])
@@ -247,12 +249,12 @@ def test_a_prompt_without_finite_scores_ends_alone(make_model: MakeModel, make_e
     ("fields", "field"),
     [({"count": 21}, "prompt_logprobs"), ({"count": -1}, "prompt_logprobs"), ({"prompt_told": 51}, "prompt_told")],
 )
-def test_what_cannot_be_told_is_refused(fields: dict[str, Any], field: str, make_engine: MakeEngine) -> None:
+def test_unsupported_requests_are_refused(fields: dict[str, Any], field: str, make_engine: MakeEngine) -> None:
     with pytest.raises(InvalidRequest, match=rf"^{field}: got"):
         make_engine().submit(ask("a", **fields))
 
 
-def test_nobody_who_does_not_ask_pays(make_engine: MakeEngine) -> None:
+def test_requests_without_them_pay_nothing(make_engine: MakeEngine) -> None:
     engine = make_engine()
     rows: list[int] = []
     forward = engine._runner.forward
@@ -269,7 +271,7 @@ def test_nobody_who_does_not_ask_pays(make_engine: MakeEngine) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "fair", "sjf", "priority", "slo"])
-def test_those_behind_join_in_the_same_iteration(policy: str, make_model: MakeModel, make_engine: MakeEngine) -> None:
+def test_later_requests_join_in_the_same_iteration(policy: str, make_model: MakeModel, make_engine: MakeEngine) -> None:
     settings = {"max_num_batched_tokens": 1024, "max_batch_size": 16}
     engine = make_engine(make_model(), num_blocks=256, policy=policy, **settings)
     prompts = [tuple((first + step) % 96 for step in range(100)) for first in range(12)]
@@ -288,7 +290,7 @@ def test_those_behind_join_in_the_same_iteration(policy: str, make_model: MakeMo
 
 
 @pytest.mark.parametrize("overlap", ["off", "on"])
-def test_logits_are_gone_before_the_next_iteration(overlap: str, make_engine: MakeEngine) -> None:
+def test_logits_are_freed_before_the_next_iteration(overlap: str, make_engine: MakeEngine) -> None:
     engine = make_engine(overlap=overlap, max_num_batched_tokens=16)
     earlier: list[StorageWeakRef] = []
     forward = engine._runner.forward

@@ -1,11 +1,11 @@
-"""What an engine says of its last iteration, and when the chunks of a request were computed."""
+"""What an engine records of its last iteration, and when the chunks of a request were computed."""
 
 import pytest
 
 from tests.engine.running import MakeEngine, request
 
 
-def test_an_iteration_tells_its_tokens_its_requests_and_where_its_time_went(make_engine: MakeEngine) -> None:
+def test_an_iteration_records_its_tokens_requests_and_times(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_batched_tokens=16)
     assert engine.last_iteration is None
     engine.submit(request("a", tuple(range(20)), max_tokens=3))
@@ -29,7 +29,7 @@ def test_an_iteration_tells_its_tokens_its_requests_and_where_its_time_went(make
     assert last.started_s >= first.started_s + first.total_s
 
 
-def test_an_iteration_that_was_retried_is_one(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retried_iteration_counts_once(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine()
     forward, calls = engine._runner.forward, []
 

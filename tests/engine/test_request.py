@@ -19,7 +19,7 @@ def make(**changes: object) -> Request:
     return request
 
 
-def test_the_whole_way_stamps_the_timeline() -> None:
+def test_the_complete_life_cycle_stamps_the_timeline() -> None:
     request = make()
     assert request.state is RequestState.WAITING
     request.initiate(KV, 0)
@@ -54,7 +54,7 @@ def test_preemption_goes_back_to_waiting_and_keeps_every_token() -> None:
     request.initiate(KV, 0)
     assert request.state is RequestState.INITIATION
     assert not request.launch(3)
-    # The prompt is computed again, but the output that belongs to it is not yet.
+    # The prompt has been recomputed, but its outputs have not yet.
     with pytest.raises(IllegalTransition, match="1 tokens to compute"):
         request.append(5)
     request.launch(1)
@@ -62,7 +62,7 @@ def test_preemption_goes_back_to_waiting_and_keeps_every_token() -> None:
     assert request.output_ids == [9, 5]
 
 
-def test_a_continuation_counts_the_outputs_it_came_with() -> None:
+def test_a_continuation_counts_its_earlier_outputs() -> None:
     request = make(output_ids=(7, 8))
     assert request.num_outputs == 2
     assert request.num_uncomputed == 5
@@ -84,21 +84,21 @@ def test_a_finished_request_stays_finished() -> None:
             call()
 
 
-def test_more_than_there_is_cannot_be_computed() -> None:
+def test_more_tokens_than_exist_cannot_be_computed() -> None:
     request = make()
     request.initiate(KV, 0)
     with pytest.raises(IllegalTransition):
         request.launch(4)
 
 
-def test_blocks_must_be_given_back_first() -> None:
+def test_blocks_must_be_released_first() -> None:
     request = make()
     request.initiate(KV, 0)
     with pytest.raises(IllegalTransition, match="blocks"):
         request.finish(None)
 
 
-def test_nobody_arrives_twice() -> None:
+def test_a_request_cannot_arrive_twice() -> None:
     with pytest.raises(IllegalTransition, match="submitted before"):
         make().arrive(1)
 

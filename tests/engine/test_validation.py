@@ -1,4 +1,4 @@
-"""What is refused at submit, and with which field."""
+"""Requests that are refused at submit, and the field that the error names."""
 
 from collections.abc import Callable
 from math import nan
@@ -31,7 +31,7 @@ from tests.engine.running import MakeEngine, request
         (lambda: Request("a", (1,), seed=2**63), "seed"),
     ],
 )
-def test_what_can_never_be_computed_is_refused_at_submit(
+def test_impossible_requests_are_refused_at_submit(
     bad: Callable[[], Request], field: str, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(num_blocks=16)

@@ -1,4 +1,4 @@
-"""What somebody may send to a gateway: bodies, headers and queries that break the rules, on every route."""
+"""What a client may send to a gateway: bodies, headers and queries that break the rules, on every route."""
 
 import json
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ _VALUES: Final = {
 
 @dataclass(frozen=True)
 class Call:
-    """One request as bytes. `whole`: an HTTP request of which nothing is missing."""
+    """One request as bytes. `whole`: a complete HTTP request."""
 
     raw: bytes
     whole: bool = True
@@ -109,7 +109,7 @@ LARGE_BODIES: Final = large(
 
 @st.composite
 def _bodies(draw: st.DrawFn) -> bytes:
-    """A good body of which something is changed, and then perhaps a few of its bytes."""
+    """Generate a valid body with one change, and then perhaps a few changed bytes."""
     body: dict[str, Any] = {"model": MODEL, "max_tokens": draw(st.integers(1, 3)), "temperature": 0}
     if draw(st.integers(0, 2)) == 0:
         body["max_output_tokens"] = body.pop("max_tokens")
@@ -176,7 +176,7 @@ _QUERY: Final = st.one_of(
 
 @st.composite
 def calls(draw: st.DrawFn) -> Call:
-    """A request that an HTTP server may be sent."""
+    """Generate a request that an HTTP server may receive."""
     method, path = draw(st.sampled_from((*ROUTES, *ROUTES[:2], *ROUTES[:2], *ROUTES[:2])))
     if draw(st.integers(0, 30)) == 0:
         method = draw(st.sampled_from(["PUT", "PATCH", "OPTIONS", "HEAD", "TRACE", "get", "X" * 100]))
@@ -194,7 +194,7 @@ def calls(draw: st.DrawFn) -> Call:
 
 @st.composite
 def garbage(draw: st.DrawFn) -> Call:
-    """What is no HTTP."""
+    """Generate bytes that are not HTTP."""
     return Call(draw(st.binary(max_size=300)) + b"\r\n\r\n", whole=False)
 
 

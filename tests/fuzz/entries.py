@@ -1,4 +1,4 @@
-"""What somebody may write into Redis: entries that break the contract, wake-ups, keys of requests."""
+"""What a producer may write to Redis: entries that break the contract, wake-ups, keys of requests."""
 
 import json
 import time
@@ -23,7 +23,7 @@ _FIELDS: Final = ("id", "v", "class", "deadline", "payload", "traceparent", "tra
 
 @dataclass(frozen=True)
 class Times:
-    """`unit` again and again: what is large is told by a few numbers, so that it can be made small."""
+    """`unit` repeated: a few numbers describe a large value, so that it can be shrunk."""
 
     before: bytes
     unit: bytes
@@ -53,7 +53,7 @@ RULES: Final = st.text(alphabet='{}[]()<>"\\|*+?:;=,.$^start01 \n', max_size=60)
 
 
 def constraints(kinds: Iterable[str]) -> st.SearchStrategy[Any]:
-    """One of these kinds, mostly, and a rule that is probably none."""
+    """Generate mostly one of these kinds, with a rule that is probably invalid."""
     values = RULES | st.lists(RULES, max_size=3) | NESTED
     return st.dictionaries(st.sampled_from([*kinds, "nonsense"]), values, min_size=1, max_size=2) | NESTED
 
@@ -63,7 +63,7 @@ _VALUES: Final = {"constraint": constraints(Constraint.model_fields), "adapter":
 
 
 def large(units: list[tuple[bytes, bytes, bytes]]) -> st.SearchStrategy[bytes]:
-    """Mostly a few hundred bytes of a unit, now and then megabytes."""
+    """Generate mostly a few hundred bytes of a unit, occasionally megabytes."""
     counts = st.one_of(st.integers(0, 200), st.integers(0, 20_000), st.integers(0, 4_200_000))
     return st.builds(
         lambda parts, count: Times(parts[0], parts[1], min(count, 4_300_000 // len(parts[1])), parts[2]).value,
@@ -108,7 +108,7 @@ def _pack(body: Any, *, as_json: bool) -> bytes:
 
 @st.composite
 def payloads(draw: st.DrawFn) -> bytes:
-    """A good payload of which something is changed, and then perhaps a few of its bytes."""
+    """Generate a valid payload with one change, and then perhaps a few changed bytes."""
     body: dict[Any, Any] = {"prompt": draw(st.lists(st.integers(3, 1000), min_size=1, max_size=8)), "max_tokens": 2}
     for name in draw(st.lists(st.sampled_from(_PARAMETERS), max_size=3)):
         body[name] = draw(_VALUES.get(name, NESTED))
@@ -129,7 +129,7 @@ def _deadlines() -> st.SearchStrategy[str | bytes]:
 
 @st.composite
 def entries(draw: st.DrawFn) -> Command:
-    """XADD of an entry that is good but for something, to a stream of some class."""
+    """Generate an XADD of an entry with one fault, to a stream of some class."""
     priority_class = draw(st.sampled_from(CLASSES))
     fields: dict[Any, Any] = {
         "id": draw(_IDS),
@@ -156,7 +156,7 @@ def entries(draw: st.DrawFn) -> Command:
 
 @st.composite
 def keys_of_requests(draw: st.DrawFn) -> Command:
-    """A wake-up, a cancel, or junk where something of one request belongs."""
+    """Generate a wake-up, a cancel, or junk in a key of one request."""
     junk, request_id = draw(st.binary(max_size=40)), draw(_IDS)
     made: tuple[Command, ...] = (
         ("XADD", _KEYS.control, "*", "type", "cancel", "target", request_id),

@@ -1,4 +1,4 @@
-"""Sends what need not be HTTP to a gateway, and reads what comes back."""
+"""Sends bytes that need not be HTTP to a gateway, and reads the response."""
 
 import re
 import socket
@@ -14,7 +14,7 @@ _PATIENCE_S: Final = 20.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What came: nothing (`status` None) where the bytes were no whole request."""
+    """The response: none (`status` None) if the bytes were not a complete request."""
 
     status: int | None
     body: bytes
@@ -23,7 +23,7 @@ class Answer:
 
 
 def send(port: int, raw: bytes, *, whole: bool) -> Answer:
-    """Send `raw` on a connection of its own. `whole`: it is a request of which nothing is missing."""
+    """Send `raw` on its own connection. `whole`: it is a complete request."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(_PATIENCE_S)
         with suppress(OSError):

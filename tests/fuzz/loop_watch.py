@@ -1,6 +1,7 @@
-"""How long the event loop of a worker is held by one piece of work: its health is told by another thread.
+"""How long one piece of work holds a worker's event loop; health checks do not show this, because another thread
+answers.
 
-What counts is the CPU time of the loop's own thread between two looks, so a machine that stands still counts nothing.
+Counts the CPU time of the loop's own thread between two samples, so a paused machine counts nothing.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ SIZE = mmap.PAGESIZE
 
 
 def watch(path: Path) -> None:
-    """Called in a worker's process before it starts: keep the longest piece of work, in seconds, in the file."""
+    """Keep the longest piece of work, in seconds, in the file; called in a worker's process before it starts."""
     run = Worker.run
 
     async def watched(self: Worker, *rest: Any) -> Any:
@@ -42,7 +43,7 @@ async def _tick(path: Path) -> None:
 
 
 class LoopWatch:
-    """The runner's side: `longest_held_s` since it was last looked at."""
+    """The runner's side: `longest_held_s` since the last read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,12 +52,12 @@ class LoopWatch:
         self._shared = mmap.mmap(self._file.fileno(), SIZE)
 
     def longest_held_s(self) -> float:
-        """Until a moment ago."""
+        """Return the longest time until a moment ago."""
         held: float = struct.unpack_from(_FORM, self._shared)[0]
         struct.pack_into(_FORM, self._shared, 0, 0.0)
         return held
 
     def close(self) -> None:
-        """Give the file back."""
+        """Release the file."""
         self._shared.close()
         self._file.close()

@@ -1,4 +1,4 @@
-"""How the memory of what is fuzzed goes with the inputs that it was given."""
+"""The memory of the fuzzed processes as a function of the number of inputs."""
 
 import time
 from collections.abc import Callable
@@ -15,22 +15,22 @@ _SETTLE_S: Final = 2.0
 
 
 class MemoryCurve:
-    """Looks at the beginning and after each tenth of `count` inputs."""
+    """Samples at the beginning and after each tenth of `count` inputs."""
 
     def __init__(self, look: Callable[[], dict[str, int]], count: int) -> None:
-        """`look`: bytes by process."""
+        """`look` returns bytes by process."""
         self._look = look
         self._step = count / _PARTS
         self._samples = [(0, look())]
 
     def given(self, inputs: int) -> None:
-        """So many inputs have been given: look, if another tenth is over."""
+        """Take a sample if another tenth of the inputs is complete."""
         if inputs >= self._step * len(self._samples):
             time.sleep(_SETTLE_S)
             self._samples.append((inputs, self._look()))
 
     def grown(self) -> list[Violation]:
-        """Who has grown too much since the middle of what was seen."""
+        """Return the processes that have grown too much since the middle sample."""
         inputs, middle = self._samples[len(self._samples) // 2]
         last = self._samples[-1][1]
         if inputs < _WARM_INPUTS:
@@ -45,5 +45,5 @@ class MemoryCurve:
 
     @property
     def mib(self) -> dict[str, list[int]]:
-        """All that was seen, by process."""
+        """Return all samples, by process."""
         return {name: [sizes.get(name, 0) >> 20 for _, sizes in self._samples] for name in self._samples[0][1]}

@@ -1,4 +1,4 @@
-"""How long a process lets others wait: its health is asked for all the time, from a process of its own."""
+"""How long a process makes others wait: a separate process polls its health continuously."""
 
 import ctypes
 import multiprocessing
@@ -14,10 +14,10 @@ _SPAWN = multiprocessing.get_context("fork")
 
 
 class Probe:
-    """Asks `127.0.0.1:port`, the process `pid`, for /health/live; `longest_held_s` since it was last looked at.
+    """Polls /health/live of the process `pid` at `127.0.0.1:port`; `longest_held_s` since the last read.
 
-    A process was held for as long as an answer took, less what its main thread waited for a core, and no longer
-    than it computed meanwhile: what a machine does not give it time for is no fault of an input.
+    A process was held for the time of an answer, less its main thread's wait for a core, and at most for its CPU time
+    meanwhile: an input is not at fault for time that the machine did not grant.
     """
 
     def __init__(self, port: int, pid: int) -> None:
@@ -30,7 +30,7 @@ class Probe:
         self._process.start()
 
     def longest_held_s(self, timeout_s: float = 20) -> float:
-        """Since the last call, until now; infinity where no answer comes."""
+        """Return the longest hold since the last call; infinity if no answer comes."""
         asked = time.monotonic()
         while self._begun.value < asked:
             if time.monotonic() > asked + timeout_s or not self._process.is_alive():
@@ -41,22 +41,22 @@ class Probe:
 
     @property
     def longest_wait_s(self) -> float:
-        """Of all answers, whatever the reason."""
+        """Return the longest wait of all answers, whatever the reason."""
         return float(self._waited.value)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._process.kill()
         self._process.join()
 
 
 def cpu_s(pid: int) -> float:
-    """The CPU time that a process has used, all its threads together."""
-    return time.clock_gettime((~pid << 3) | 2)  # its clock's number, as clock_getcpuclockid() makes it
+    """Return the CPU time that a process has used, over all its threads."""
+    return time.clock_gettime((~pid << 3) | 2)  # its clock's number, as from clock_getcpuclockid()
 
 
 def coreless_s(pid: int) -> float:
-    """For how long the main thread of a process was ready to run, and had no core; 0 where the kernel does not tell."""
+    """Return how long the main thread of a process was runnable without a core; 0 if the kernel does not report it."""
     told = Path(f"/proc/{pid}/task/{pid}/schedstat")
     return int(told.read_text().split()[1]) / 1e9 if told.exists() else 0.0
 

@@ -1,9 +1,9 @@
 """Malformed input at scale: `python -m tests.fuzz.run --count 100000 --seed 1 --json fuzz.json`, or `make fuzz`.
 
-A gateway, a worker and Redis, real processes, are given what Hypothesis makes: entries of request streams, wake-ups and
-keys, HTTP requests, and what schemathesis makes of the gateway's own OpenAPI document. Exit status 0: nothing ended,
-failed, got stuck, grew by more than 32 MiB in the second half, or was held for more than 50 ms; 1: something did, and
-the smallest input that does it is told.
+A gateway, a worker and Redis, real processes, get inputs from Hypothesis: entries of request streams, wake-ups and
+keys, HTTP requests, and those that schemathesis derives from the gateway's own OpenAPI document. Exit status 0: nothing
+ended, failed, got stuck, grew by more than 32 MiB in the second half, or was held for more than 50 ms; 1: something
+did, and the smallest input that causes it is reported.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _MOST_VIOLATIONS: Final = 20
 def fuzz(
     target: Target, count: int, seed_: int, minutes: float = float("inf"), memory: MemoryCurve | None = None
 ) -> list[Violation]:
-    """Give the target `count` inputs, or as many as `minutes` allow; what was wrong, each with its smallest input."""
+    """Give the target `count` inputs, or as many as `minutes` allow; return violations with their smallest inputs."""
     until = time.monotonic() + minutes * 60
     found: list[Violation] = []
     kinds = _kinds(target)
@@ -68,7 +68,7 @@ def _kinds(target: Target) -> dict[str, tuple[st.SearchStrategy[Any], Callable[[
 
 
 def _lists(inputs: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    """Of one to many; Hypothesis' own lists are mostly short."""
+    """Generate lists of one to many; Hypothesis' own lists are mostly short."""
     lengths = st.integers(1, 2 * _MEAN_LENGTH)
     return lengths.flatmap(lambda length: st.lists(inputs, min_size=length, max_size=length))
 
@@ -95,7 +95,7 @@ def _round(
         attempt()
     except Violation as violation:
         return violation
-    except BaseExceptionGroup as group:  # it was not so each time
+    except BaseExceptionGroup as group:  # not reproducible each time
         first = next((one for one in group.exceptions if isinstance(one, Violation)), None)
         if first is None:
             raise
@@ -104,7 +104,7 @@ def _round(
 
 
 def figures(target: Target, found: list[Violation], memory: MemoryCurve, seconds: float) -> dict[str, Any]:
-    """What is told of a run."""
+    """Return the figures of a run."""
     return {
         "inputs": target.total,
         **target.counts,
@@ -121,17 +121,17 @@ def figures(target: Target, found: list[Violation], memory: MemoryCurve, seconds
 
 
 def still_serves(site: Site) -> bool:
-    """Whether a good request is answered."""
+    """Return whether a valid request is answered."""
     body = {"model": site.keys.model, "prompt": "Count from 1 to 3", "max_tokens": 3}
     return httpx.post(f"{site.gateway.url}/v1/completions", json=body, timeout=30).status_code == 200
 
 
 def main(arguments: list[str]) -> int:
-    """Run it; the exit status."""
+    """Run the fuzzer and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
     parser.add_argument("--count", type=int, default=100_000, help="inputs")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="at most so long")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="time limit")
     parser.add_argument("--json", default=None, help="where to write the figures")
     options = parser.parse_args(arguments)
     site = Site()

@@ -1,9 +1,9 @@
-"""Calls that schemathesis makes of the gateway's own OpenAPI document: some keep to it, some do not."""
+"""Calls that schemathesis derives from the gateway's own OpenAPI document: some conform, some do not."""
 
 from typing import Any
 
 import schemathesis
-import schemathesis.specs.openapi.schemas  # else loaded amid tests, whose deep recursion upsets CPython 3.11
+import schemathesis.specs.openapi.schemas  # otherwise loaded during tests, whose deep recursion breaks CPython 3.11
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -16,7 +16,7 @@ _MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_
 
 
 def cases(url: str) -> st.SearchStrategy[Any]:
-    """Cases for every operation, right and wrong ones alike."""
+    """Generate cases for every operation, both valid and invalid."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     operations = [result.ok() for result in schema.get_all_operations()]
     return st.one_of(
@@ -29,10 +29,10 @@ def cases(url: str) -> st.SearchStrategy[Any]:
 
 
 def try_case(target: Target, case: Any) -> None:
-    """Send it, and compare what comes with the document."""
+    """Send a case, and compare the response with the document."""
     if isinstance(case.body, dict):
         own = "max_output_tokens" if case.path == "/v1/responses" else "max_tokens"
-        for name in _MAX_TOKENS:  # a good request shall not be a long one
+        for name in _MAX_TOKENS:  # a valid request must not be a long one
             if isinstance(case.body.get(name), int) or name == own:
                 case.body[name] = 1
     shown = f"{case.method} {case.formatted_path} {case.body!r:.600}"

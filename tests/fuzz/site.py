@@ -1,4 +1,4 @@
-"""What is fuzzed: a Redis server, a gateway and a worker with the demo model, each a process of its own."""
+"""The fuzzed processes: a Redis server, a gateway and a worker with the demo model."""
 
 import tempfile
 from functools import partial
@@ -22,7 +22,7 @@ KV_BYTES: Final = 16 * 2**20
 
 
 class Site:
-    """Started by its making; `close` ends all of it."""
+    """The running processes, started on construction; `close` ends all of them."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -50,21 +50,21 @@ class Site:
 
     @property
     def processes(self) -> dict[str, GatewayProcess | WorkerProcess]:
-        """Those that must neither end nor be held, by name."""
+        """The processes that must neither end nor be held, by name."""
         return {"gateway": self.gateway, "worker": self.worker}
 
     @property
     def ports(self) -> dict[str, int]:
-        """Where each tells that it lives."""
+        """The port on which each reports its health."""
         return {"gateway": self.gateway.port, "worker": self.worker_port}
 
     def memory_bytes(self) -> dict[str, int]:
-        """Memory of its own that each process holds now."""
+        """Return the private memory that each process holds now."""
         samples = {name: look(name, process.pid) for name, process in self.processes.items()}
         return {name: sample.memory_bytes for name, sample in samples.items() if sample is not None}
 
     def left(self) -> int:
-        """Entries that wait or run, or are pending though they are gone."""
+        """Return the entries that wait or run, or are pending although deleted."""
         pipeline = self.redis.pipeline(transaction=False)
         for name in CLASSES:
             pipeline.xlen(self.keys.requests(name)).xpending(self.keys.requests(name), GROUP)
@@ -72,11 +72,11 @@ class Site:
         return sum(answers[0::2]) + sum(pending["pending"] for pending in answers[1::2])
 
     def tail(self, name: str) -> str:
-        """The last of what a process has printed."""
+        """Return the end of a process's output."""
         return self.processes[name].log[-3000:]
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         for process in self.processes.values():
             process.kill()
         self.redis.close()

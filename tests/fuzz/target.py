@@ -1,4 +1,4 @@
-"""Gives inputs to the running processes and says what was wrong with how they took it."""
+"""Gives inputs to the running processes and reports how they mishandled them."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _AGAIN: Final = 2
 
 
 class Violation(AssertionError):
-    """An input did what no input may do. `kind` is one of KINDS."""
+    """An input had a forbidden effect. `kind` is one of KINDS."""
 
     def __init__(self, kind: str, told: str) -> None:
         super().__init__(f"{kind}: {told}")
@@ -33,7 +33,7 @@ KINDS: Final = ("crash", "stuck", "server_error", "held", "memory")
 
 
 class Target:
-    """The site under test; counts what it was given."""
+    """The site under test; counts its inputs."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -48,33 +48,33 @@ class Target:
 
     @property
     def total(self) -> int:
-        """Inputs so far, those of shrinking included."""
+        """The number of inputs so far, including those of shrinking."""
         return sum(self.counts.values())
 
     def close(self) -> None:
-        """Ask no more how they are."""
+        """Stop the probes."""
         for probe in self._probes.values():
             probe.close()
 
     @property
     def longest_wait_s(self) -> float:
-        """For an answer about health, whatever the reason."""
+        """Return the longest wait for a health answer, whatever the reason."""
         return max(probe.longest_wait_s for probe in self._probes.values())
 
     def write(self, commands: Sequence[Command]) -> None:
-        """Write into Redis, and see that nothing is left of it."""
+        """Write to Redis, and check that nothing of it remains."""
         self._give(self._write, commands)
 
     def call(self, calls: Sequence[Call]) -> None:
-        """Send to the gateway, one after the other."""
+        """Send requests to the gateway, one after the other."""
         self._give(self._send, calls)
 
     def judge(self, answer: Answer, shown: object) -> None:
-        """Violation where the gateway failed on what was asked, or did not answer."""
+        """Raise Violation if the gateway failed on the request, or did not answer."""
         self.answers[str(answer.status)] = self.answers.get(str(answer.status), 0) + 1
         if answer.hung:
             raise Violation("stuck", f"no answer to {shown!r}")
-        expired = answer.status == 504 and b'"expired"' in answer.body  # which it had asked for
+        expired = answer.status == 504 and b'"expired"' in answer.body  # as requested
         if answer.status is not None and answer.status >= 500 and not expired:
             raise Violation("server_error", f"{answer.status} {answer.body[:300]!r} for {shown!r}")
 
@@ -83,7 +83,7 @@ class Target:
         return [self.site.keys.requests(name) for name in CLASSES]
 
     def watched(self, act: Callable[[], None], shown: object) -> None:
-        """Violation where a process ends or is held, each time that this is tried."""
+        """Raise Violation if a process ends or is held each time that this is tried."""
         held = {name: float("inf") for name in self.longest_held_s}
         for _ in range(1 + _AGAIN):
             act()
@@ -99,7 +99,7 @@ class Target:
                 raise Violation("held", f"{name} for {seconds * 1000:.0f} ms by {shown!r:.2000}")
 
     def _give(self, give: Callable[[Sequence[T]], None], inputs: Sequence[T]) -> None:
-        """All together; where that holds a process, one by one: no single one of them may."""
+        """Give all inputs together; if that holds a process, one by one: no single input may."""
         longest = dict(self.longest_held_s)
         try:
             self.watched(lambda: give(inputs), inputs)
@@ -132,11 +132,11 @@ class Target:
         for name, process in self.site.processes.items():
             if not process.running:
                 told = f"{name} ended after {shown!r:.2000}\n{self.site.tail(name)}"
-                self.crash = self.crash or Violation("crash", told)  # what comes after it, to shrink it, says nothing
+                self.crash = self.crash or Violation("crash", told)  # later inputs, from shrinking, prove nothing
                 raise self.crash
 
     def _drained(self, commands: Sequence[Command]) -> None:
-        """Until nothing waits or runs; what takes its time, since it was good, is cancelled."""
+        """Wait until nothing waits or runs; cancel valid requests that take long."""
         begin, cancelled = time.monotonic(), False
         while self.site.left():
             waited_s = time.monotonic() - begin
@@ -151,7 +151,7 @@ class Target:
         self.site.redis.delete(self.site.keys.dead)
 
     def _cancel_all(self) -> None:
-        """Cancel what runs or waits, as its producer would."""
+        """Cancel running and waiting requests, as their producer would."""
         redis, keys = self.site.redis, self.site.keys
         for stream in self._streams:
             for _, fields in redis.xrange(stream):

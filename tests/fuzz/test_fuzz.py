@@ -1,4 +1,4 @@
-"""A short run of the fuzzer: nothing ends, fails, gets stuck or is held; and the fuzzer sees where something does."""
+"""A short run of the fuzzer: nothing ends, fails, gets stuck or is held; and the fuzzer detects each of these."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def test_an_unknown_wake_up_with_a_workers_name_does_not_drain_it(target: Target
     assert still_serves(target.site)
 
 
-def test_what_goes_wrong_is_seen(target: Target) -> None:
+def test_faults_are_detected(target: Target) -> None:
     body = b'{"model":"orca-demo","prompt":"Count from 1 to 3","max_tokens":3}'
     good = Call(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
     target.call([good])
@@ -46,8 +46,8 @@ def test_what_goes_wrong_is_seen(target: Target) -> None:
         target.call([Call(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")])
 
 
-def test_a_machine_that_stands_still_holds_no_process(target: Target) -> None:
-    """The gateway is stopped: the probe waits for long, and the process has not computed meanwhile."""
+def test_a_paused_machine_holds_no_process(target: Target) -> None:
+    """The gateway is stopped: the probe waits for a long time, but the process has not computed meanwhile."""
     pid = target.site.gateway.pid
     target.watched(lambda: None, "nothing")
     os.kill(pid, signal.SIGSTOP)

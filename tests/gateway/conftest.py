@@ -1,4 +1,4 @@
-"""A gateway in this process, on a real port, before a real Redis and a scripted worker."""
+"""A gateway in this process, on a real port, in front of a real Redis and a scripted worker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,7 +30,7 @@ TEXT = "Zwölf Boxkämpfer 👩‍👩‍👧 jagen e\u0301 世界!"
 
 @pytest.fixture(scope="session")
 def redis_binary() -> str:
-    """One kind of server is enough here: what differs between servers is tested with the broker."""
+    """One kind of server is enough here: the broker's tests cover the differences between servers."""
     binary = system_binary() or embedded_binary()
     if binary is None:
         pytest.skip("no redis-server found on this machine")
@@ -58,7 +58,7 @@ class Served:
 
     @property
     def model(self) -> ServedModel:
-        """The model that it serves."""
+        """The model that the gateway serves."""
         return self.gateway.models.default
 
     def openai(self, key: str = "none", **options: Any) -> openai.AsyncOpenAI:
@@ -73,7 +73,7 @@ class Served:
 
 
 class Stage:
-    """Starts gateways and workers of one test, and ends them behind it."""
+    """Starts gateways and workers for one test, and ends them after it."""
 
     def __init__(self, url: str, model_folder: str, tokenizer: Tokenizer) -> None:
         self.url = url
@@ -102,7 +102,7 @@ class Stage:
         name: str = "scripted-1",
         keys: Keys | None = None,
     ) -> ScriptedWorker:
-        """One that answers as `script` says, of another model than MODEL where `keys` are given."""
+        """Start a worker that answers as `script` says; with `keys`, for another model than MODEL."""
         if isinstance(script, str):
             ids = self.tokenizer.encode(script)
             return await self.worker(lambda request: Answer([ids] * request.payload.n), name, keys)
@@ -145,7 +145,7 @@ async def stage(redis_server: RedisServer, model_folder: str, tokenizer: Tokeniz
 
 @pytest.fixture
 async def stage_of(model_folder: str, tokenizer: Tokenizer) -> AsyncIterator[Callable[[str], Stage]]:
-    """Stages before servers of a test's own."""
+    """Stages in front of servers that the test itself starts."""
     stages: list[Stage] = []
 
     def make(url: str) -> Stage:

@@ -1,4 +1,4 @@
-"""A worker without an engine: real protocol, answers as the test wrote them, one step at a time if it wants to."""
+"""A worker without an engine: real protocol, answers scripted by the test, one step at a time if it wants to."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ RETENTION_MS = 600_000
 
 
 class Gate:
-    """Lets the worker publish so many events; open for ever unless made with a number."""
+    """Lets the worker publish a number of events; always open unless created with a number."""
 
     def __init__(self, events: int | None = None) -> None:
         self._left = events
@@ -41,13 +41,13 @@ class Gate:
         self.passed = 0
 
     async def open(self, events: int | None = None) -> None:
-        """Let so many more pass; None: all."""
+        """Let this number of further events pass; None means all."""
         async with self._changed:
             self._left = None if events is None or self._left is None else self._left + events
             self._changed.notify_all()
 
     async def pass_through(self) -> None:
-        """Wait for a place, and take it."""
+        """Wait until an event may pass, and count it."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._left is None or self._left > 0)
             self._left = None if self._left is None else self._left - 1
@@ -55,14 +55,14 @@ class Gate:
             self._changed.notify_all()
 
     async def reached(self, events: int) -> None:
-        """Wait until so many have passed."""
+        """Wait until this number has passed."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.passed >= events)
 
 
 @dataclass
 class Answer:
-    """Tokens per choice, `group` of them in an event, the last ones together with the end."""
+    """Tokens per choice, `group` of them per event, the last ones together with the end."""
 
     choices: list[list[int]]
     group: int = 1
@@ -77,7 +77,7 @@ class Answer:
     """What the started event says of the worker's span."""
 
     def pending(self, done: list[list[int]]) -> list[tuple[Run, ...]]:
-        """The events still to be written behind what the log holds."""
+        """Return the events that the log still lacks."""
         events = []
         counts = [len(tokens) for tokens in done] + [0] * (len(self.choices) - len(done))
         while any(count < len(tokens) for count, tokens in zip(counts, self.choices, strict=True)):
@@ -93,13 +93,13 @@ class Answer:
 
 
 def logprobs_of(token: int, position: int) -> list[Any]:
-    """Made up: the chosen token, and it and the next one as the likeliest."""
+    """Return made-up values: the chosen token, and it and the next one as the likeliest."""
     own = -0.5 - position
     return [own, [[token, own], [token + 1, own - 1]]]
 
 
 def prompt_runs(payload: Payload, told: int) -> list[PromptRun]:
-    """Made up as `logprobs_of`, two tokens in an event, behind the first `told`; none where nobody asks."""
+    """Return runs made up as in `logprobs_of`, two tokens per event, after the first `told`; none if not requested."""
     if payload.prompt_logprobs is None:
         return []
     items = [logprobs_of(token, position) if position else None for position, token in enumerate(payload.prompt)]

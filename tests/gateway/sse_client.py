@@ -10,7 +10,7 @@ import httpx
 
 @dataclass(frozen=True)
 class Seen:
-    """One event, or a comment; `last_id` is what a client would send back now, `id_line` what a browser would."""
+    """One event or comment; `last_id` is the id that a client would send back now, `id_line` that of a browser."""
 
     last_id: str | None
     data: Any = None
@@ -27,14 +27,14 @@ class Seen:
 
     @property
     def texts(self) -> dict[int, str]:
-        """New text per choice."""
+        """The new text per choice."""
         if not isinstance(self.data, dict) or "choices" not in self.data:
             return {}
         return {c["index"]: c["delta"].get("content", "") if "delta" in c else c["text"] for c in self.data["choices"]}
 
 
 async def read(response: httpx.Response, last_id: str | None = None) -> AsyncIterator[Seen]:
-    """Events and comments as they come."""
+    """Yield events and comments as they arrive."""
     data = id_line = None
     async for line in response.aiter_lines():
         if line.startswith(": "):
@@ -51,5 +51,5 @@ async def read(response: httpx.Response, last_id: str | None = None) -> AsyncIte
 
 
 def joined(events: list[Seen], choice: int = 0) -> str:
-    """The text of one choice."""
+    """Return the text of one choice."""
     return "".join(event.texts.get(choice, "") for event in events)

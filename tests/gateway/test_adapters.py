@@ -12,12 +12,12 @@ from tests.patience import PATIENCE_S
 
 
 async def have(stage: Stage, served: Served, worker: ScriptedWorker, adapters: str) -> None:
-    """The worker says that it has these."""
+    """Make the worker announce these adapters."""
     link = await served.gateway.redis.get()
     await link.call("HSET", stage.keys.worker(worker.name), "adapters", adapters)
 
 
-async def test_they_are_asked_for_by_name(stage: Stage) -> None:
+async def test_adapters_are_requested_by_name(stage: Stage) -> None:
     worker = await stage.worker()
     served = await stage.gateway()
     await have(stage, served, worker, "red,blue")
@@ -35,14 +35,14 @@ async def test_they_are_asked_for_by_name(stage: Stage) -> None:
     assert told.json()["tokens"] == stage.tokenizer.encode("x")
 
 
-async def test_a_fresh_gateway_looks_for_them(stage: Stage) -> None:
+async def test_a_new_gateway_looks_for_adapters(stage: Stage) -> None:
     worker = await stage.worker()
     first = await stage.gateway()
     await have(stage, first, worker, "red")
     assert (await (await stage.gateway()).openai().completions.create(model="red", prompt="x")).model == "red"
 
 
-async def test_where_redis_forgot_its_worker_one_is_waited_for(stage: Stage) -> None:
+async def test_a_gateway_waits_for_an_adapter_whose_worker_redis_forgot(stage: Stage) -> None:
     worker = await stage.worker()
     served = await stage.gateway(redis_patience_s=PATIENCE_S)
     await have(stage, served, worker, "red")
@@ -64,7 +64,7 @@ async def test_where_redis_forgot_its_worker_one_is_waited_for(stage: Stage) -> 
     assert (await asking).model == "red"
 
 
-async def test_one_that_not_every_worker_has_is_not_served(stage: Stage) -> None:
+async def test_an_adapter_that_not_every_worker_has_is_not_served(stage: Stage) -> None:
     first, second = await stage.worker(), await stage.worker(name="scripted-2")
     served = await stage.gateway()
     await have(stage, served, first, "red,blue")
@@ -76,7 +76,7 @@ async def test_one_that_not_every_worker_has_is_not_served(stage: Stage) -> None
     assert caught.value.code == "model_not_found"
 
 
-async def test_the_wires_field_is_no_parameter(stage: Stage) -> None:
+async def test_the_wire_field_is_no_parameter(stage: Stage) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
     with pytest.raises(openai.BadRequestError) as caught:

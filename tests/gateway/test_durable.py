@@ -1,4 +1,4 @@
-"""`durable: true` over HTTP: refused where Redis cannot keep it, and else answered once it is on disk."""
+"""`durable: true` over HTTP: refused if Redis cannot persist it, otherwise answered once it is on disk."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.server
 BODY = {"model": MODEL, "prompt": "x", "durable": True, "request_id": "mine"}
 
 
-async def test_a_server_without_a_file_refuses_it_by_name(stage: Stage) -> None:
+async def test_a_server_without_an_append_only_file_refuses_durable(stage: Stage) -> None:
     worker = await stage.worker()
     served = await stage.gateway()
     refused = await served.http().post("/v1/completions", json=BODY)
@@ -29,8 +29,10 @@ async def test_a_server_without_a_file_refuses_it_by_name(stage: Stage) -> None:
     assert plain.json()["choices"][0]["text"] == TEXT
 
 
-async def test_it_is_answered_once_it_is_on_disk(durable_server: RedisServer, stage_of: Callable[[str], Stage]) -> None:
-    """The worker may be done by then: what the client is told waits, not what is computed."""
+async def test_a_durable_request_is_answered_once_it_is_on_disk(
+    durable_server: RedisServer, stage_of: Callable[[str], Stage]
+) -> None:
+    """The worker may be done by then: only the reply to the client waits, not the computation."""
     stage = stage_of(durable_server.url)
     worker = await stage.worker()
     served = await stage.gateway(redis_patience_s=PATIENCE_S)
@@ -49,7 +51,7 @@ async def test_it_is_answered_once_it_is_on_disk(durable_server: RedisServer, st
     assert len(worker.requests) == 1
 
 
-async def test_a_disk_that_says_nothing_is_told(durable_server: RedisServer, stage_of: Callable[[str], Stage]) -> None:
+async def test_an_unresponsive_disk_is_reported(durable_server: RedisServer, stage_of: Callable[[str], Stage]) -> None:
     stage = stage_of(durable_server.url)
     await stage.worker()
     served = await stage.gateway(redis_patience_s=0)

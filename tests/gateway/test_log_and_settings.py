@@ -1,4 +1,4 @@
-"""What a gateway says in its log, and what may be set."""
+"""A gateway's log messages and settings."""
 
 import logging
 from collections.abc import Callable
@@ -25,7 +25,7 @@ async def test_one_line_per_event_of_a_request(stage: Stage, caplog: pytest.LogC
     assert vars(lines[0])["user"] == "someone"
 
 
-async def test_a_refusal_names_the_path_as_far_as_it_is_ours(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refusal_logs_only_the_known_part_of_the_path(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     http = (await stage.gateway()).http()
     with caplog.at_level(logging.DEBUG, "orcastream.gateway"):
         await http.post("/v1/completions", json={})
@@ -36,7 +36,7 @@ async def test_a_refusal_names_the_path_as_far_as_it_is_ours(stage: Stage, caplo
     assert paths == ["/v1/completions", "/v1/requests/{request_id}/events", "/v1/completions", "unknown"]
 
 
-async def test_by_default_it_says_what_becomes_of_itself_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_by_default_each_state_change_is_logged_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(stage.settings().log_level.upper(), "orcastream"):
         served = await stage.gateway()
         http = served.http()

@@ -1,4 +1,4 @@
-"""The gateway as a process: starts, serves, and stops cleanly on SIGTERM."""
+"""The gateway as a process: it starts, serves, and stops cleanly on SIGTERM."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ run(GatewaySettings(_env_file=None, redis_url=sys.argv[1], model=sys.argv[2], se
 
 
 def num_sockets(pid: int) -> int:
-    """Those that a process has open."""
+    """Return the number of sockets that a process has open."""
     names = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()]
     return sum(name.startswith("socket:") for name in names)
 
@@ -71,7 +71,7 @@ async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Sta
     assert joined(events) + joined(rest) == TEXT
 
 
-async def test_who_waits_for_a_redis_that_does_not_come_back_is_told_of_the_stop(
+async def test_clients_that_wait_for_redis_are_told_of_the_stop(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage], model_folder: str
 ) -> None:
     server = own_redis()
@@ -94,7 +94,7 @@ async def test_who_waits_for_a_redis_that_does_not_come_back_is_told_of_the_stop
             return (await http.get("/health/ready")).status_code == 503
 
         async def has_all() -> bool:
-            return num_sockets(process.pid) >= known + 3  # the fourth may have the connection that was there
+            return num_sockets(process.pid) >= known + 3  # the fourth may use the existing connection
 
         await eventually(misses_redis)
         known = num_sockets(process.pid)
@@ -102,14 +102,14 @@ async def test_who_waits_for_a_redis_that_does_not_come_back_is_told_of_the_stop
         asking = asyncio.gather(*posts, http.get("/v1/requests/cmpl-1/events"))
         await eventually(has_all)
         for _ in range(3):
-            assert (await http.get("/health/live")).is_success  # what came before has been taken up
+            assert (await http.get("/health/live")).is_success  # earlier connections have been accepted
         process.send_signal(signal.SIGTERM)
         told = [(answer.status_code, answer.json()["error"]["code"]) for answer in await asking]
     assert told == [(503, "gateway_stopping")] * 4
     assert await process.wait() == 0
 
 
-async def test_a_signal_while_it_starts_is_not_lost(stage: Stage, model_folder: str) -> None:
+async def test_a_signal_during_startup_is_not_lost(stage: Stage, model_folder: str) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, stage.url, model_folder, str(free_port()), stderr=asyncio.subprocess.PIPE
     )

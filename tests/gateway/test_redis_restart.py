@@ -1,4 +1,4 @@
-"""A Redis that restarts in the middle of a stream does not end it."""
+"""A Redis restart in the middle of a stream does not end the stream."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.redis_server import RedisServer
 
 
 @pytest.mark.parametrize("published", [0, 1, 7])
-async def test_streams_go_on_from_their_positions(
+async def test_streams_continue_from_their_positions(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage], published: int
 ) -> None:
     server = own_redis(aof="always")
@@ -34,7 +34,7 @@ async def test_streams_go_on_from_their_positions(
     assert (await whole).choices[0].text == TEXT
 
 
-async def test_a_request_posted_while_redis_is_away_is_taken_when_it_is_back(
+async def test_a_request_posted_while_redis_is_away_is_accepted_once_it_is_back(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]
 ) -> None:
     server = own_redis(aof="always")

@@ -1,4 +1,4 @@
-"""Errors as the official client meets them, and requests that are refused early."""
+"""Errors as the official client sees them, and requests that are refused early."""
 
 import asyncio
 import gzip
@@ -70,8 +70,8 @@ async def test_a_worker_may_have_a_shorter_context(stage: Stage) -> None:
     assert caught.value.code == "context_length_exceeded"
 
 
-async def test_what_is_no_length_bounds_nothing(stage: Stage) -> None:
-    """Not even while a number is spelt that nobody can read."""
+async def test_an_invalid_length_bounds_nothing(stage: Stage) -> None:
+    """Not even if it spells a number that cannot be parsed."""
     worker = await stage.worker()
     served = await stage.gateway()
     link = await served.gateway.redis.get()
@@ -170,7 +170,7 @@ async def test_workers_that_redis_forgot_are_waited_for(stage: Stage) -> None:
     assert [answer.choices[0].text for answer in await asyncio.gather(*asking)] == [TEXT] * 3
 
 
-async def test_workers_that_do_not_come_back_are_not_waited_for_any_longer(stage: Stage) -> None:
+async def test_workers_that_do_not_return_are_no_longer_waited_for(stage: Stage) -> None:
     worker = await stage.worker()
     served = await stage.gateway(redis_patience_s=0.3)
     await eventually(lambda: is_ready(served.http()))
@@ -241,7 +241,7 @@ async def test_a_compressed_body_is_refused_by_the_name_of_its_header(stage: Sta
     assert plain.json()["error"]["param"] != "Content-Encoding"
 
 
-async def test_bodies_that_are_no_requests(stage: Stage) -> None:
+async def test_bodies_that_are_not_requests(stage: Stage) -> None:
     await stage.worker()
     http = (await stage.gateway()).http()
     for raw in (b"", b"null", b"{", b"\xff\xfe", b"[1]", b'{"model": "tiny"}', b"[" * 50_000):
@@ -250,17 +250,15 @@ async def test_bodies_that_are_no_requests(stage: Stage) -> None:
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_a_large_prompt_is_tokenized_without_stopping_others(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tokenizer is held inside the large prompt until somebody else has got an answer."""
+async def test_tokenizing_a_large_prompt_does_not_block_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizer is held inside the large prompt until another request has been answered."""
     begun, others_served = threading.Event(), threading.Event()
     encode = Tokenizer.encode
 
     def held(self: Tokenizer, text: str, *rest: Any, **named: Any) -> list[int]:
         if text.startswith("lorem"):
             begun.set()
-            assert others_served.wait(PATIENCE_S), "whoever tokenizes stops everybody"
+            assert others_served.wait(PATIENCE_S), "tokenizing blocks all other requests"
         return encode(self, text, *rest, **named)
 
     monkeypatch.setattr(Tokenizer, "encode", held)
@@ -285,7 +283,7 @@ async def test_a_large_prompt_is_tokenized_without_stopping_others(
         ("DELETE", "/v1/requests/cmpl-mine", "force=true", "force"),
     ],
 )
-async def test_what_a_query_says_is_not_ignored(stage: Stage, method: str, path: str, query: str, param: str) -> None:
+async def test_query_parameters_are_not_ignored(stage: Stage, method: str, path: str, query: str, param: str) -> None:
     await stage.worker()
     http = (await stage.gateway()).http()
     assert (await http.post("/v1/completions", json={**BODY, "request_id": "mine"})).status_code == 200
@@ -316,7 +314,7 @@ async def test_a_request_that_ends_with_an_error(stage: Stage, code: ErrorCode, 
     assert broken.value.code == code
 
 
-async def test_the_deadline_passes_although_no_worker_ends_it(stage: Stage) -> None:
+async def test_a_deadline_takes_effect_without_a_worker(stage: Stage) -> None:
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(3)))
     client = (await stage.gateway(sweep_s=0.1)).openai()
     with pytest.raises(openai.APIStatusError) as caught:

@@ -1,4 +1,4 @@
-"""One gateway before several models: each has a queue, a tokenizer and limits of its own."""
+"""One gateway in front of several models, each with its own queue, tokenizer and limits."""
 
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ async def test_each_has_its_limits_and_is_listed(stage: Stage, served: Served) -
     assert (await client.models.retrieve(OTHER)).id == OTHER
 
 
-async def test_an_unknown_model_is_told_which_there_are(stage: Stage, served: Served) -> None:
+async def test_an_unknown_model_error_lists_the_known_models(stage: Stage, served: Served) -> None:
     await stage.worker()
     for refused in (
         served.openai().completions.create(model="gpt-9", prompt="x"),
@@ -76,7 +76,7 @@ async def test_an_unknown_model_is_told_which_there_are(stage: Stage, served: Se
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
-async def test_one_without_workers_does_not_stop_the_other(stage: Stage, served: Served) -> None:
+async def test_a_model_without_workers_does_not_stop_the_other(stage: Stage, served: Served) -> None:
     http = served.http()
     assert (await http.get("/health/ready")).status_code == 503
     await stage.worker()
@@ -87,7 +87,7 @@ async def test_one_without_workers_does_not_stop_the_other(stage: Stage, served:
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_worker")
 
 
-async def test_a_reply_is_found_whosever_it_is(stage: Stage, served: Served, other_tokenizer: Tokenizer) -> None:
+async def test_a_reply_of_any_model_is_found(stage: Stage, served: Served, other_tokenizer: Tokenizer) -> None:
     gate = Gate(0)
     answer = Answer([other_tokenizer.encode(OTHER_TEXT)], gate=gate)
     await stage.worker(answer, "scripted-2", Keys(OTHER))
@@ -101,7 +101,7 @@ async def test_a_reply_is_found_whosever_it_is(stage: Stage, served: Served, oth
         assert joined([event async for event in read(response)]) == OTHER_TEXT
     async with http.stream("GET", f"/v1/requests/{request_id}/events") as ended:
         events = [event async for event in read(ended)]
-    assert joined(events) == OTHER_TEXT, "also once its queue entry is gone"
+    assert joined(events) == OTHER_TEXT, "even once its queue entry is gone"
     assert {event.data["model"] for event in events if event.texts} == {OTHER}
     without = await (await stage.gateway()).http().get(f"/v1/requests/{request_id}/events")
     assert without.status_code == 404, "a gateway that does not serve the model has no tokenizer for it"

@@ -1,4 +1,4 @@
-"""`orcastream gateway --workers N`: processes on one port, told apart, kept running, drained together."""
+"""`orcastream gateway --workers N`: processes on one port, distinguishable, kept running, drained together."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ BODY = {"model": MODEL, "prompt": "x"}
 
 
 class Processes:
-    """Two gateway processes: `shared` reaches any of them, `own` each one of its own."""
+    """Two gateway processes: `shared` reaches either, `own` a particular one."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, port: int, first_own_port: int) -> None:
         self.process = process
@@ -37,7 +37,7 @@ class Processes:
         return self._log.read_text()
 
     def pids(self, number: int) -> list[int]:
-        """The pids that one process has had so far, the newest last."""
+        """The pids that one process has had so far, newest last."""
         return [int(pid) for pid in re.findall(rf"gateway-{number + 1}: pid (\d+)", self.log)]
 
     async def ready(self, number: int) -> None:
@@ -82,14 +82,14 @@ async def two_processes(stage: Stage, model_folder: str, log: Path, *flags: str)
 
 
 def two_ports() -> int:
-    """The first of two free ports that follow each other."""
+    """Return the first of two consecutive free ports."""
     first, second = free_port(), free_port()
     while second != first + 1:
         first, second = second, free_port()
     return first
 
 
-async def test_processes_are_told_apart_and_a_repeated_key_is_one_request(
+async def test_processes_are_distinguishable_and_a_repeated_key_is_one_request(
     stage: Stage, model_folder: str, tmp_path: Path
 ) -> None:
     worker = await stage.worker()
@@ -109,7 +109,7 @@ async def test_processes_are_told_apart_and_a_repeated_key_is_one_request(
         assert "are at /metrics on port" in refused.json()["error"]["message"]
 
 
-async def test_a_killed_process_is_started_again_while_the_other_serves(
+async def test_a_killed_process_restarts_while_the_other_serves(
     stage: Stage, model_folder: str, tmp_path: Path
 ) -> None:
     await stage.worker()
@@ -150,8 +150,8 @@ async def test_sigterm_drains_all_processes(stage: Stage, model_folder: str, tmp
                 os.kill(pid, 0)
 
 
-async def test_what_no_process_can_run_with_ends_all(stage: Stage, tmp_path: Path) -> None:
-    """One complaint, and the exit code of settings that cannot be used."""
+async def test_settings_that_no_process_can_run_with_end_all(stage: Stage, tmp_path: Path) -> None:
+    """One error message, and the exit code for unusable settings."""
     (tmp_path / "config.json").write_text("{}")
     command = (
         "-P",

@@ -1,4 +1,4 @@
-"""What waits is cut when open streams are to end, and nothing else is cancelled by that."""
+"""Waits are cut when open streams must end, and nothing else is canceled by that."""
 
 import asyncio
 
@@ -14,19 +14,19 @@ def running() -> "asyncio.Task[object]":
 
 
 async def cut(shutdown: Shutdown) -> None:
-    """Wait inside the bounds for what never comes, while the gateway ends."""
+    """Wait within the cut scope for an event that never comes, while the gateway ends."""
     asyncio.get_running_loop().call_soon(shutdown.end_now)
     with shutdown.bounds():
         await asyncio.Event().wait()
 
 
-async def test_who_waits_is_told_and_goes_on() -> None:
+async def test_a_waiting_task_is_told_and_continues() -> None:
     with pytest.raises(Stopping):
         await cut(Shutdown())
     assert running().cancelling() == 0
 
 
-async def test_where_a_cancel_was_seen_to_before() -> None:
+async def test_a_cancel_handled_earlier() -> None:
     running().cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(0)
@@ -35,7 +35,7 @@ async def test_where_a_cancel_was_seen_to_before() -> None:
     assert running().uncancel() == 0
 
 
-async def test_what_ends_otherwise_as_it_is_cut() -> None:
+async def test_a_wait_that_ends_otherwise_as_it_is_cut() -> None:
     shutdown = Shutdown()
 
     async def breaks() -> None:
@@ -50,7 +50,7 @@ async def test_what_ends_otherwise_as_it_is_cut() -> None:
     assert running().cancelling() == 0
 
 
-async def test_a_cancel_at_the_same_time_goes_first() -> None:
+async def test_a_simultaneous_cancel_takes_precedence() -> None:
     task = asyncio.create_task(cut(Shutdown()))
     asyncio.get_running_loop().call_soon(task.cancel)
     with pytest.raises(asyncio.CancelledError):

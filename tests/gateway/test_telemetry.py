@@ -1,4 +1,4 @@
-"""What a gateway process tells a collector and Prometheus, and that it does not need them."""
+"""What a gateway process reports to a collector and Prometheus, and that it needs neither."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ OF_OTHER_SERVERS = {metric.name for metric in (REDIS_AOF, REDIS_LAG, REDIS_MEMOR
 
 @pytest.fixture
 def start(stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartGateway:
-    """Gateway processes with these variables; each is asked to stop at the end of its block, and has to."""
+    """Start gateway processes with these variables; each is told to stop at the end of its block, and must."""
     monkeypatch.setenv("ORCASTREAM_REQUIRE_WORKER", "false")
     monkeypatch.setenv("ORCASTREAM_METRICS", "true")
 
@@ -93,7 +93,7 @@ def _server(receiver: OtlpReceiver, name: str) -> list[ReceivedSpan]:
     return [span for span in receiver.spans if span.name == name and span.kind == "SERVER"]
 
 
-async def test_names_of_the_past_bring_no_series_that_clients_make_up(start: StartGateway) -> None:
+async def test_deprecated_names_create_no_client_chosen_series(start: StartGateway) -> None:
     async with start({"OTEL_SEMCONV_STABILITY_OPT_IN": "http/dup"}) as http:
         for number in range(3):
             await http.get("/v1/models", headers={"Host": f"made-up-{number}.example"})
@@ -143,7 +143,7 @@ async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway
 
 
 async def _cancelled_while_it_waits(http: httpx.AsyncClient) -> None:
-    """A request that this gateway ends itself."""
+    """Cancel a waiting request, which this gateway ends itself."""
     body = {"model": MODEL, "prompt": "x", "stream": True, "request_id": "waits"}
     async with http.stream("POST", "/v1/completions", json=body) as response:
         assert response.status_code == 200
@@ -153,14 +153,14 @@ async def _cancelled_while_it_waits(http: httpx.AsyncClient) -> None:
 
 
 async def _left_while_it_waits(http: httpx.AsyncClient) -> None:
-    """A client that does not wait for its first token."""
+    """Let a client leave before its first token."""
     body = {"model": MODEL, "prompt": "x", "stream": True, "on_disconnect": "continue"}
     async with http.stream("POST", "/v1/completions", json=body) as response:
         assert response.status_code == 200
 
 
 async def _told_at_the_end(url: httpx.URL, request_id: str) -> str:
-    """What a client hears that is still there when the gateway stops."""
+    """Return what a client receives that is still connected when the gateway stops."""
     body = {"model": MODEL, "prompt": "x", "stream": True, "request_id": request_id}
     async with (
         httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
@@ -178,7 +178,7 @@ async def _streamed(http: httpx.AsyncClient) -> str:
 
 
 async def _page_with_the_queue(http: httpx.AsyncClient) -> str:
-    """What Prometheus sees, once the gateway has looked at its queue and at Redis: it does where somebody collects."""
+    """Return what Prometheus sees once the gateway has read queue and Redis, which it does if metrics are collected."""
     page = (await http.get("/metrics")).text
     looked_at = ("orcastream_queue_length", "orcastream_redis_memory_used", "orcastream_batches_idle")
     return page if all(f"\n{name}" in page for name in looked_at) else ""
@@ -216,7 +216,7 @@ def _check_the_trace(server: list[ReceivedSpan], sends: list[ReceivedSpan], num_
 
 
 def _check_the_metrics(receiver: OtlpReceiver) -> None:
-    """Exactly what names.py lists for gateways: names, units, buckets, attributes."""
+    """Check for exactly the metrics that names.py lists for gateways: names, units, buckets, attributes."""
     assert {point.name for point in receiver.points} == set(OURS) - OF_OTHER_SERVERS
     for point in receiver.points:
         metric = OURS[point.name]
@@ -247,8 +247,8 @@ def _check_the_page(page: str) -> None:
     assert shown >= {prometheus_name(metric) for metric in counted if metric.kind in (Kind.GAUGE, Kind.TOTAL)}
 
 
-def test_every_code_that_a_refusal_may_have_begins_with_zero() -> None:
-    """Else nobody sees its first one: the first value of a series is no increase."""
+def test_every_refusal_code_starts_at_zero() -> None:
+    """Otherwise the first refusal is invisible: the first value of a series is not an increase."""
     sources = "".join(path.read_text(encoding="utf-8") for path in Path(metrics.__file__).parent.rglob("*.py"))
     codes = set(re.findall(r'\bcode(?:: str)? ?= ?"(\w+)"', sources))
     codes |= set(re.findall(r'unavailable\([^()]*(?:\([^()]*\)[^()]*)*, "(\w+)"\)', sources))
@@ -262,7 +262,7 @@ def test_every_code_that_a_refusal_may_have_begins_with_zero() -> None:
     assert codes - set(REFUSAL_CODES) == of_replies | before_any_request | of_files | of_batches
 
 
-async def test_refusals_of_every_served_model_begin_with_zero(
+async def test_refusals_of_every_served_model_start_at_zero(
     start: StartGateway, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = write_other_model(tmp_path_factory.mktemp("other"))
@@ -274,8 +274,8 @@ async def test_refusals_of_every_served_model_begin_with_zero(
     assert refusals == {(model, code): 0 for model in (MODEL, "other") for code in REFUSAL_CODES}
 
 
-async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, start: StartGateway) -> None:
-    """Were anything waited for, it would be for minutes: see the time limit of an export."""
+async def test_an_absent_or_silent_collector_delays_nothing(stage: Stage, start: StartGateway) -> None:
+    """Any wait would last minutes: see the time limit of an export."""
     gate = Gate(0)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     with socket.create_server(("127.0.0.1", 0)) as mute:
@@ -308,7 +308,7 @@ async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, s
     ],
     ids=["exporter", "propagator"],
 )
-async def test_what_cannot_be_obeyed_ends_the_process_at_once(
+async def test_unusable_settings_end_the_process_at_once(
     stage: Stage,
     model_folder: str,
     tmp_path: Path,
@@ -323,6 +323,6 @@ async def test_what_cannot_be_obeyed_ends_the_process_at_once(
     assert gateway.log == f"orcastream gateway: {complaint}\n"
 
 
-async def test_a_propagator_that_is_not_installed_matters_only_where_traces_are_taken(start: StartGateway) -> None:
+async def test_a_missing_propagator_matters_only_if_traces_are_enabled(start: StartGateway) -> None:
     async with start({"OTEL_PROPAGATORS": "pigeon", "OTEL_METRICS_EXPORTER": "none"}) as http:
         assert (await http.get("/health/live")).status_code == 200

@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize agree with what requests are made of."""
+"""/tokenize and /detokenize agree with the tokens of requests."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ MESSAGES = [{"role": "user", "content": "hi", "name": "bob"}]
     ("path", "prompt"),
     [("/v1/completions", {"prompt": "Zwölf 世界"}), ("/v1/chat/completions", {"messages": MESSAGES})],
 )
-async def test_the_ids_are_those_of_a_request(stage: Stage, path: str, prompt: dict[str, Any]) -> None:
+async def test_the_ids_equal_those_of_a_request(stage: Stage, path: str, prompt: dict[str, Any]) -> None:
     worker = await stage.worker()
     http = (await stage.gateway()).http()
     assert (await http.post(path, json={"model": MODEL, **prompt})).status_code == 200
@@ -61,12 +61,12 @@ async def test_special_tokens_around_a_prompt(stage: Stage, tmp_path: Path, prom
         ("/detokenize", {"tokens": [5] * 1000}, "tokens"),
     ],
 )
-async def test_what_is_wrong_is_named(stage: Stage, path: str, body: dict[str, Any], param: str) -> None:
+async def test_invalid_parameters_are_named(stage: Stage, path: str, body: dict[str, Any], param: str) -> None:
     refused = await (await stage.gateway()).http().post(path, json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
-async def test_keys_and_models_count_here_too(stage: Stage) -> None:
+async def test_keys_and_models_apply_here_too(stage: Stage) -> None:
     http = (await stage.gateway(api_keys={"sk-a": "alpha"})).http()
     assert (await http.post("/tokenize", json={"prompt": "x"})).status_code == 401
     headers = {"Authorization": "Bearer sk-a"}

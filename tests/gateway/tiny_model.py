@@ -1,4 +1,4 @@
-"""A model directory without a model: tokenizer and configuration, which is all that a gateway reads."""
+"""A model directory without weights: only the tokenizer and configuration, which are all that a gateway reads."""
 
 import json
 from pathlib import Path
@@ -12,13 +12,13 @@ MAX_MODEL_LEN = 256
 
 
 def write_tiny_model(folder: Path, *, chat: bool = True, max_model_len: int = MAX_MODEL_LEN) -> Path:
-    """Write the files into `folder`; vocabulary of a few hundred tokens, ids 0 to 2 special, 2 ends a text."""
+    """Write the files to `folder`; the vocabulary has a few hundred tokens, ids 0 to 2 are special, 2 ends a text."""
     tokenizer = tiny_tokenizers.byte_level() if chat else tiny_tokenizers.byte_level(chat_template=None)
     return _write(folder, tokenizer, MAX_MODEL_LEN)
 
 
 def write_thinking_model(folder: Path) -> Path:
-    """A model whose chat template reads two variables, and the name of who speaks."""
+    """Write a model whose chat template reads two variables and the speaker's name."""
     template = (
         "{%- for message in messages -%}"
         "{{- message['role'] + (':' + message['name'] if message['name'] else '') + ' ' -}}"
@@ -30,7 +30,7 @@ def write_thinking_model(folder: Path) -> Path:
 
 
 def write_framing_model(folder: Path) -> Path:
-    """A model whose tokenizer puts special tokens around a text."""
+    """Write a model whose tokenizer puts special tokens around a text."""
     tokenizer = tiny_tokenizers.byte_level()
     control = [
         (token, tokenizer.convert_tokens_to_ids(token)) for token in (tiny_tokenizers.START, tiny_tokenizers.END)
@@ -42,7 +42,7 @@ def write_framing_model(folder: Path) -> Path:
 
 
 def write_other_model(folder: Path) -> Path:
-    """A model with another kind of tokenizer, in which id 2 ends a text, too, and half the context."""
+    """Write a model with another kind of tokenizer, where id 2 also ends a text, and with half the context."""
     return _write(folder, tiny_tokenizers.byte_fallback(), MAX_MODEL_LEN // 2)
 
 

@@ -1,4 +1,4 @@
-"""`make k8s-test`: renders overlays, components and chart, and has each looked at by those who know Kubernetes."""
+"""`make k8s-test`: renders overlays, components and chart, and checks each with Kubernetes tools."""
 
 import json
 import subprocess
@@ -28,11 +28,11 @@ TOOLS = Path(sys.executable).parent
 
 
 class Failed(Exception):
-    """A check found something; the message says what."""
+    """A check found a fault; the message describes it."""
 
 
 def main() -> int:
-    """Run every check; 0 where none found anything."""
+    """Run every check; return 0 if none found a fault."""
     failed = 0
     for name, check in (("kubernetes", check_manifests), ("helm", check_chart), ("hadolint", check_dockerfile)):
         try:
@@ -56,7 +56,7 @@ def check_manifests() -> str:
 
 
 def check_chart() -> str:
-    """The same for the Helm chart, without values and as its examples, which are overlays. Raises Failed."""
+    """Check the Helm chart likewise, without values and with its examples, which match overlays. Raises Failed."""
     with tempfile.TemporaryDirectory() as folder:
         for name in ("defaults", *OVERLAYS):
             values = {} if name == "defaults" else example(name)
@@ -84,7 +84,7 @@ def check_dockerfile() -> str:
 
 
 def _renderer() -> Callable[[Path], str]:
-    """kubectl's rendering; without a kubectl what the tests read, which they compare with it where there is one."""
+    """Return kubectl's rendering, or without kubectl that of the tests' reader, which tests compare with kubectl's."""
     try:
         kubectl, version = find_kubectl()
     except NoKubectl as missing:
@@ -95,7 +95,7 @@ def _renderer() -> Callable[[Path], str]:
 
 
 def _kustomizations(scratch: Path) -> Iterator[tuple[str, Path]]:
-    """The overlays; then every component that dev has not, on dev, or on the base where it is about Redis itself."""
+    """Yield the overlays; then every component that dev lacks, on dev, or on the base if it concerns Redis itself."""
     for name in OVERLAYS:
         yield name, K8S / "overlays" / name
     for component in sorted(folder.name for folder in (K8S / "components").iterdir()):
@@ -109,7 +109,7 @@ def _kustomizations(scratch: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _validate(path: Path, documents: list[Document]) -> str:
-    """Against Kubernetes's own schemas; that each object was looked at is counted, for unknown kinds only warn."""
+    """Validate against Kubernetes's own schemas; count the checked objects, because unknown kinds only warn."""
     built_in = len(documents) - len(custom(documents))
     for version in VERSIONS:
         done = _run("kubernetes-validate", "--strict", "--no-warn", "-k", version, str(path))
@@ -127,7 +127,7 @@ def _check_custom(name: str, documents: list[Document]) -> None:
 
 
 def _scan(path: Path) -> str:
-    """checkov: nothing may fail; what is waived has its reason in an annotation."""
+    """Run checkov: nothing may fail; waivers have their reasons in annotations."""
     done = _run("checkov", "--skip-download", "--framework", "kubernetes", "--output", "json", "--file", str(path))
     try:
         report = json.loads(done.stdout)

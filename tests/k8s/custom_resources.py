@@ -1,4 +1,4 @@
-"""Validates custom resources against crds/, our own strict summaries of their definitions."""
+"""Validates custom resources against crds/, the project's strict summaries of their definitions."""
 
 import json
 from functools import cache
@@ -15,7 +15,7 @@ BUILT_IN = ("v1", "apps/v1", "policy/v1", "networking.k8s.io/v1", "scheduling.k8
 
 @cache
 def validators() -> dict[tuple[str, str], Draft202012Validator]:
-    """A validator by apiVersion and kind."""
+    """Return validators by apiVersion and kind."""
     found = {}
     for path in CRDS.glob("*.json"):
         schema = json.loads(path.read_text(encoding="utf-8"))
@@ -26,12 +26,12 @@ def validators() -> dict[tuple[str, str], Draft202012Validator]:
 
 
 def custom(documents: list[Document]) -> list[Document]:
-    """Those of the objects that Kubernetes does not know by itself."""
+    """Return the objects of kinds that Kubernetes does not define itself."""
     return [document for document in documents if document["apiVersion"] not in BUILT_IN]
 
 
 def faults(document: Document) -> list[str]:
-    """What is wrong with a custom resource: field and reason."""
+    """Return the faults of a custom resource: field and reason."""
     key = document["apiVersion"], document["kind"]
     if key not in validators():
         return [f"{key}: no schema in {CRDS.name}/"]

@@ -1,6 +1,6 @@
-"""Reads a kustomization as `kubectl kustomize` does, as far as k8s/ needs it.
+"""Reads a kustomization as `kubectl kustomize` does, to the extent that k8s/ needs.
 
-So tests see what an overlay comes to where there is no kubectl; test_rendering.py compares the two where there is one.
+So tests can render an overlay without kubectl; test_rendering.py compares the two if kubectl is present.
 """
 
 import json
@@ -44,25 +44,25 @@ _CUSTOM = (".sh/", ".coreos.com/", "cert-manager.io/", "gateway.networking")
 
 
 def overlay(name: str) -> list[Document]:
-    """Everything that an overlay deploys."""
+    """Return everything that an overlay deploys."""
     return read(K8S / "overlays" / name)
 
 
 def read(folder: Path) -> list[Document]:
-    """Everything that the kustomization in `folder` comes to. AssertionError for a field that this reader ignores."""
+    """Return everything that the kustomization in `folder` renders. Raises AssertionError for an ignored field."""
     documents: list[Document] = []
     _add(documents, folder)
     return documents
 
 
 def components(name: str) -> list[str]:
-    """The components of an overlay."""
+    """Return the components of an overlay."""
     (kustomization,) = load(K8S / "overlays" / name / "kustomization.yaml")
     return [path.rpartition("/")[2] for path in kustomization.get("components", ())]
 
 
 def with_components(folder: Path, under: str, names: Iterable[str]) -> Path:
-    """A kustomization, written into `folder`, of what is in k8s/`under` with these components."""
+    """Write a kustomization of k8s/`under` with these components to `folder`."""
     kustomization = {
         "namespace": "orcastream",
         "resources": [_relative(K8S / under, folder)],
@@ -74,18 +74,18 @@ def with_components(folder: Path, under: str, names: Iterable[str]) -> Path:
 
 
 def of_kind(documents: list[Document], kind: str) -> list[Document]:
-    """All objects of that kind."""
+    """Return all objects of that kind."""
     return [document for document in documents if document["kind"] == kind]
 
 
 def find(documents: list[Document], kind: str, name: str) -> Document:
-    """The one object of that kind and name."""
+    """Return the only object of that kind and name."""
     (found,) = (one for one in of_kind(documents, kind) if one["metadata"]["name"] == name)
     return found
 
 
 def load(path: Path) -> Iterator[Document]:
-    """The objects in a file of YAML."""
+    """Return the objects in a YAML file."""
     yield from (document for document in yaml.safe_load_all(path.read_text(encoding="utf-8")) if document)
 
 
@@ -136,7 +136,7 @@ def _patch(target: Document, patch: Document) -> None:
 
 
 def _operate(target: Document, operations: list[Document]) -> None:
-    """JSON patch (RFC 6902), as far as k8s/ needs it."""
+    """Apply a JSON patch (RFC 6902), to the extent that k8s/ needs."""
     for operation in operations:
         *parents, last = (int(part) if part.isdigit() else part for part in operation["path"].split("/")[1:])
         holder: Any = target

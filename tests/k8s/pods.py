@@ -1,4 +1,4 @@
-"""What a pod template comes to: its container, the settings that its environment gives, how long a probe takes."""
+"""Facts about a pod template: its container, the settings in its environment, the duration of a probe."""
 
 import os
 from collections.abc import Iterator
@@ -16,18 +16,18 @@ WORKER = "orcastream-worker"
 
 
 def pod(documents: list[Document], deployment: str) -> Any:
-    """The pod specification of a Deployment."""
+    """Return the pod specification of a Deployment."""
     return find(documents, "Deployment", deployment)["spec"]["template"]["spec"]
 
 
 def container(documents: list[Document], deployment: str) -> Any:
-    """The one container of a Deployment that is no init container."""
+    """Return the only container of a Deployment that is not an init container."""
     (found,) = pod(documents, deployment)["containers"]
     return found
 
 
 def environment(documents: list[Document], deployment: str) -> dict[str, str]:
-    """The variables of a Deployment's container; those out of a Secret or a field have a value of their kind."""
+    """Return the variables of a Deployment's container; those from a Secret or a field have a sample value."""
     variables: dict[str, str] = {}
     main = container(documents, deployment)
     for source in main["envFrom"]:
@@ -38,7 +38,7 @@ def environment(documents: list[Document], deployment: str) -> dict[str, str]:
 
 
 def settings(documents: list[Document], deployment: str, kind: type[S]) -> S:
-    """The settings that the process of a Deployment has. AssertionError where a variable belongs to none."""
+    """Return the settings of a Deployment's process. Raises AssertionError if a variable belongs to no setting."""
     variables = environment(documents, deployment)
     unknown = {name for name in variables if name.startswith("ORCASTREAM_")} - _names(kind)
     assert not unknown, f"{deployment}: {sorted(unknown)} are variables of no setting"
@@ -47,12 +47,12 @@ def settings(documents: list[Document], deployment: str, kind: type[S]) -> S:
 
 
 def probe_s(probe: Document) -> int:
-    """Seconds that a probe may fail before it counts."""
+    """Return the seconds that a probe may fail before it counts."""
     return int(probe["failureThreshold"] * probe["periodSeconds"])
 
 
 def bytes_of(quantity: str) -> int:
-    """A Kubernetes quantity of memory in bytes: 2Gi, 384Mi."""
+    """Return a Kubernetes quantity of memory in bytes: 2Gi, 384Mi."""
     return int(quantity[:-2]) * {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}[quantity[-2:]]
 
 
@@ -73,7 +73,7 @@ def _stand_in(main: Document, source: Document) -> str:
 
 @contextmanager
 def _only(variables: dict[str, str]) -> Iterator[None]:
-    """These variables and no others."""
+    """Set only these variables."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)

@@ -1,4 +1,4 @@
-"""The alert rules as an object of prometheus-operator's: `python -m tests.k8s.prometheus_rule` writes it anew."""
+"""The alert rules as a prometheus-operator object: `python -m tests.k8s.prometheus_rule` regenerates it."""
 
 from pathlib import Path
 from textwrap import indent
@@ -19,7 +19,7 @@ spec:
 
 
 def prometheus_rule() -> str:
-    """The rule file's groups under a PrometheusRule's head."""
+    """Return the rule file's groups in a PrometheusRule."""
     _, groups, rest = RULES.read_text(encoding="utf-8").partition("\ngroups:\n")
     return _HEAD + indent(groups.lstrip() + rest, "  ")
 

@@ -1,4 +1,4 @@
-"""`kubectl kustomize`, where there is a kubectl that knows components."""
+"""`kubectl kustomize`, if there is a kubectl that supports components."""
 
 import json
 import re
@@ -15,11 +15,11 @@ OLDEST = (1, 22)
 
 
 class NoKubectl(Exception):
-    """There is none, or it is too old; the message says which."""
+    """kubectl is missing or too old; the message says which."""
 
 
 def find_kubectl() -> tuple[str, str]:
-    """Path and version of the kubectl on PATH. Raises NoKubectl."""
+    """Return path and version of the kubectl on PATH. Raises NoKubectl."""
     path = shutil.which("kubectl")
     if path is None:
         raise NoKubectl("no kubectl on PATH")
@@ -32,7 +32,7 @@ def find_kubectl() -> tuple[str, str]:
 
 
 def render(kubectl: str, folder: Path) -> str:
-    """What the kustomization in `folder` comes to, as YAML. RuntimeError with kubectl's own words where it fails."""
+    """Render the kustomization in `folder` as YAML. Raises RuntimeError with kubectl's message if it fails."""
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{folder}: {done.stderr.strip()}")
@@ -40,5 +40,5 @@ def render(kubectl: str, folder: Path) -> str:
 
 
 def documents_of(rendered: str) -> list[Document]:
-    """The objects of a rendered kustomization."""
+    """Return the objects of a rendered kustomization."""
     return [document for document in yaml.safe_load_all(rendered) if document]

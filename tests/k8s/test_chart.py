@@ -1,4 +1,4 @@
-"""What is in k8s/chart is what is made of the manifests."""
+"""k8s/chart matches what the manifests generate."""
 
 import yaml
 
@@ -7,7 +7,7 @@ from tests.k8s.chart.values import values
 from tests.k8s.kustomization import K8S
 
 
-def test_the_chart_is_what_is_made_of_the_manifests() -> None:
+def test_the_chart_matches_the_manifests() -> None:
     assert not list(stale()), "run: python -m tests.k8s.chart"
 
 
@@ -24,7 +24,7 @@ def test_the_chart_has_the_version_of_the_project() -> None:
     assert chart["version"] == chart["appVersion"]
 
 
-def test_defaults_are_those_of_the_file() -> None:
+def test_defaults_match_the_file() -> None:
     file = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     for value in values():
         found = file

@@ -1,4 +1,4 @@
-"""Helm makes of the chart what Kustomize makes of the manifests, object by object."""
+"""Helm renders the chart as Kustomize renders the manifests, object by object."""
 
 import json
 from itertools import combinations
@@ -10,7 +10,7 @@ import pytest
 from tests.k8s.chart.chart import CHART, SWITCHES
 from tests.k8s.kustomization import K8S, OVERLAYS, Document, overlay, read, with_components
 
-helm_python = pytest.importorskip("helm_python", reason="`make k8s-test` brings Helm")
+helm_python = pytest.importorskip("helm_python", reason="`make k8s-test` installs Helm")
 from tests.k8s.chart.helm import NAMESPACE, example, merged, rendered  # noqa: E402
 
 TURNED_ON: dict[str, Any] = {
@@ -33,7 +33,7 @@ TURNED_ON: dict[str, Any] = {
 
 
 def by_name(documents: list[Document]) -> dict[str, Any]:
-    """Without what Helm and Kustomize each have of their own: the namespace, who manages, how pods are told to roll."""
+    """Return objects without what is specific to Helm or Kustomize: the namespace, the manager, the rollout trigger."""
     objects = {}
     for document in json.loads(json.dumps(documents)):
         metadata = document["metadata"]
@@ -57,17 +57,17 @@ def compare(chart: list[Document], kustomized: list[Document]) -> None:
         assert ours[name] == document, name
 
 
-def test_without_values_it_is_the_base() -> None:
+def test_without_values_the_chart_equals_the_base() -> None:
     compare(rendered({}), read(K8S / "base"))
 
 
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.component)
-def test_a_switch_is_its_component(switch: Any, tmp_path: Path) -> None:
+def test_a_switch_equals_its_component(switch: Any, tmp_path: Path) -> None:
     compare(rendered(TURNED_ON[switch.component]), read(with_components(tmp_path, "base", together(switch.component))))
 
 
 def together(*names: str) -> list[str]:
-    """The components that the chart brings where these are turned on: some follow from two others."""
+    """Return the components that the chart includes if these are enabled: some follow from two others."""
     on = [switch.component for switch in SWITCHES if switch.component in names and not switch.needs]
     if "scaled-workers" in names:
         on += ["autoscaling-hpa", "monitoring"]
@@ -87,18 +87,18 @@ PAIRS = [pair for pair in combinations(SINGLE, 2) if set(pair) not in APART]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
-def test_two_switches_are_their_two_components(pair: tuple[str, str], tmp_path: Path) -> None:
+def test_two_switches_equal_their_two_components(pair: tuple[str, str], tmp_path: Path) -> None:
     both = merged(TURNED_ON[pair[0]], TURNED_ON[pair[1]])
     compare(rendered(both), read(with_components(tmp_path, "base", together(*pair))))
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_an_example_is_its_overlay(name: str) -> None:
+def test_an_example_equals_its_overlay(name: str) -> None:
     compare(without_waivers(rendered(example(name))), without_waivers(overlay(name)))
 
 
 def without_waivers(documents: list[Document]) -> list[Document]:
-    """Overlays waive what checkov says of their own choices."""
+    """Remove waivers: overlays waive checkov's findings about their own choices."""
     for document in documents:
         annotations = document["metadata"].get("annotations", {})
         for key in [key for key in annotations if key.startswith("checkov.io/")]:
@@ -112,5 +112,5 @@ def test_lint_finds_nothing() -> None:
     assert {message["error"] for message in report["messages"]} <= {"icon is recommended"}
 
 
-def test_every_switch_is_turned_on_here() -> None:
+def test_every_switch_is_enabled_here() -> None:
     assert set(TURNED_ON) == {switch.component for switch in SWITCHES}

@@ -1,4 +1,4 @@
-"""Every value of the chart does what it says, and what is no value is refused."""
+"""Every value of the chart has its described effect, and unknown values are refused."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ import yaml
 from tests.k8s.chart.values import values
 from tests.k8s.kustomization import Document, find
 
-pytest.importorskip("helm_python", reason="`make k8s-test` brings Helm")
+pytest.importorskip("helm_python", reason="`make k8s-test` installs Helm")
 from tests.k8s.chart.helm import Refused, merged, rendered
 
 DIGEST = "sha256:" + "0" * 64
@@ -24,7 +24,7 @@ NODE = [{"key": "a", "operator": "Exists"}]
 
 @dataclass(frozen=True)
 class Effect:
-    """A value that is set to `to`, with others: then what is found at `at` (KIND/NAME/key/...) is `gives`, else not."""
+    """A value set to `to`, with others: then the node at `at` (KIND/NAME/key/...) is `gives`, otherwise not."""
 
     to: Any
     at: str
@@ -33,7 +33,7 @@ class Effect:
 
 
 def process(role: str) -> dict[str, Effect]:
-    """What gateway and worker have alike."""
+    """Return the cases that gateway and worker share."""
     deployment = f"Deployment/orcastream-{role}"
     spec = f"{deployment}/spec/template/spec"
     main = f"{spec}/containers/0"
@@ -146,7 +146,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def at(documents: list[Document], path: str) -> Any:
-    """What is found at KIND/NAME/key/..., None where nothing is; ~1 is a slash in a key."""
+    """Return the node at KIND/NAME/key/..., None if there is none; ~1 is a slash in a key."""
     kind, name, *keys = path.split("/")
     found: Any = next((one for one in documents if one["kind"] == kind and one["metadata"]["name"] == name), None)
     for key in keys:
@@ -157,12 +157,12 @@ def at(documents: list[Document], path: str) -> Any:
     return found
 
 
-def test_every_value_is_tried_here() -> None:
+def test_every_value_is_tested_here() -> None:
     assert set(EFFECTS) == {value.path for value in values()}
 
 
 @pytest.mark.parametrize("path", EFFECTS)
-def test_a_value_does_what_it_says(path: str) -> None:
+def test_a_value_has_its_described_effect(path: str) -> None:
     effect = EFFECTS[path]
     assert at(rendered(effect.others), effect.at) != effect.gives
     assert at(rendered(merged(effect.others, nested(path, effect.to))), effect.at) == effect.gives
@@ -177,7 +177,7 @@ def test_the_metrics_autoscaler_has_the_same_bounds_and_target() -> None:
     assert spec["metrics"][0]["external"]["target"]["averageValue"] == "9"
 
 
-def test_what_scales_down_waits_for_the_drain_that_was_chosen() -> None:
+def test_scaling_down_waits_for_the_chosen_drain() -> None:
     for mode in (KEDA, HPA):
         documents = rendered(merged(mode, {"worker": {"drainGraceSeconds": 200, "stallTimeoutSeconds": 30}}))
         text = yaml.safe_dump([one for one in documents if one["kind"] in ("ScaledObject", "HorizontalPodAutoscaler")])
@@ -188,7 +188,7 @@ def test_what_scales_down_waits_for_the_drain_that_was_chosen() -> None:
         assert find(documents, "Deployment", "orcastream-worker")["spec"]["progressDeadlineSeconds"] == 940
 
 
-def test_a_stopped_gateway_has_the_time_that_was_chosen() -> None:
+def test_a_stopped_gateway_has_the_chosen_time() -> None:
     documents = rendered(merged(GATEWAY_HPA, {"gateway": {"shutdownGraceSeconds": 600}}))
     assert find(documents, "ConfigMap", "orcastream-gateway")["data"]["ORCASTREAM_SHUTDOWN_GRACE_S"] == "600"
     assert at(documents, f"{GATEWAY_POD}/terminationGracePeriodSeconds") == 625
@@ -205,7 +205,7 @@ def test_a_changed_setting_rolls_the_pods_and_nothing_else_does() -> None:
     assert stamp(CACHE) != stamp(merged(CACHE, {"modelCache": {"revision": "0" * 40}}))
 
 
-def test_a_setting_of_the_users_goes_over_that_of_the_manifests() -> None:
+def test_a_users_setting_overrides_that_of_the_manifests() -> None:
     documents = rendered({"worker": {"config": {"ORCASTREAM_KV_CACHE_MEMORY": "1073741824"}}})
     assert find(documents, "ConfigMap", "orcastream-worker")["data"]["ORCASTREAM_KV_CACHE_MEMORY"] == "1073741824"
     assert find(documents, "ConfigMap", "orcastream-gateway")["data"]["ORCASTREAM_PORT"] == "8000"
@@ -257,12 +257,12 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         (merged(KEDA, {"config": {"ORCASTREAM_QUEUE_LANES": "4"}}), "config.ORCASTREAM_QUEUE_LANES: KEDA"),
     ],
 )
-def test_what_is_no_value_is_refused(wrong: dict[str, Any], told: str) -> None:
+def test_unknown_values_are_refused(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(Refused, match=told):
         rendered(wrong)
 
 
-def test_lanes_go_with_what_sees_all_of_them() -> None:
+def test_lanes_work_only_with_components_that_see_all_lanes() -> None:
     lanes = {"config": {"ORCASTREAM_QUEUE_LANES": "4"}}
     assert at(rendered(merged(HPA, lanes)), f"{SHARED}/ORCASTREAM_QUEUE_LANES") == "4"
     assert rendered(merged(KEDA, {"config": {"ORCASTREAM_QUEUE_LANES": "1"}}))

@@ -1,4 +1,4 @@
-"""KEDA, prometheus-operator, cert-manager and the Gateway API understand what is asked of them."""
+"""KEDA, prometheus-operator, cert-manager and the Gateway API accept the custom resources."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -37,7 +37,7 @@ def leave_out(scaled: Document) -> None:
 
 
 @pytest.mark.parametrize("spoil", [misspell, give_a_number, leave_out])
-def test_what_is_wrong_is_found(spoil: Callable[[Document], None]) -> None:
+def test_faults_are_found(spoil: Callable[[Document], None]) -> None:
     scaled = deepcopy(find(overlay("prod"), "ScaledObject", "orcastream-worker"))
     assert not faults(scaled)
     spoil(scaled)
@@ -51,10 +51,10 @@ def test_grafana_finds_every_dashboard() -> None:
     assert found == {dashboard.file_name: dashboard.to_json(SCRAPED) for dashboard in DASHBOARDS}
     for one in label:
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert sum(len(text.encode()) for text in one["data"].values()) < 2**18  # what an annotation of kubectl's holds
+        assert sum(len(text.encode()) for text in one["data"].values()) < 2**18  # limit of kubectl's annotation
 
 
-def test_what_is_scraped_comes_as_often_as_the_dashboards_expect() -> None:
+def test_scrapes_are_as_frequent_as_the_dashboards_expect() -> None:
     documents = overlay("cpu")
     of_pods = [one["spec"]["podMetricsEndpoints"] for one in of_kind(documents, "PodMonitor")]
     of_services = [one["spec"]["endpoints"] for one in of_kind(documents, "ServiceMonitor")]
@@ -62,7 +62,7 @@ def test_what_is_scraped_comes_as_often_as_the_dashboards_expect() -> None:
     assert intervals == [SCRAPED.every] * 2
 
 
-def test_the_alerts_in_the_cluster_are_those_of_telemetry() -> None:
+def test_the_alerts_in_the_cluster_match_those_of_telemetry() -> None:
     assert TARGET.read_text(encoding="utf-8") == prometheus_rule(), "run: python -m tests.k8s.prometheus_rule"
     rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     assert yaml.safe_load(prometheus_rule())["spec"]["groups"] == rules

@@ -1,4 +1,4 @@
-"""Nothing goes in or out but what is named, and what the service needs is."""
+"""Only named traffic is allowed, and it includes everything that the service needs."""
 
 from typing import Any
 
@@ -36,21 +36,21 @@ def test_only_policies_that_name_peers_and_ports_open_something(documents: list[
             assert rule["ports"], name
 
 
-def test_dns_and_redis_are_reached(documents: list[Document]) -> None:
+def test_dns_and_redis_are_reachable(documents: list[Document]) -> None:
     for name, port in (("dns", 53), ("redis-egress", 6379)):
         policy = policies(documents)[name]
         assert policy["podSelector"]["matchLabels"] == SERVICE
         assert port in ports(policy, "egress")
 
 
-def test_the_gateway_is_called_on_the_port_that_it_has(documents: list[Document]) -> None:
+def test_the_gateway_is_reachable_on_its_port(documents: list[Document]) -> None:
     policy = policies(documents)["gateway-ingress"]
     assert policy["podSelector"]["matchLabels"] == {**SERVICE, "app.kubernetes.io/component": "gateway"}
     assert ports(policy, "ingress") == {"http"}
 
 
 @pytest.mark.parametrize("name", ["prod", "cpu"])
-def test_metrics_are_served_where_they_are_scraped(name: str) -> None:
+def test_metrics_are_served_on_the_scraped_port(name: str) -> None:
     documents = overlay(name)
     gateway = settings(documents, GATEWAY, GatewaySettings)
     worker = settings(documents, WORKER, WorkerSettings)
@@ -59,7 +59,7 @@ def test_metrics_are_served_where_they_are_scraped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["prod", "cpu"])
-def test_the_collector_is_reached(name: str) -> None:
+def test_the_collector_is_reachable(name: str) -> None:
     documents = overlay(name)
     for deployment in (GATEWAY, WORKER):
         endpoint = environment(documents, deployment)["OTEL_EXPORTER_OTLP_ENDPOINT"]
@@ -68,6 +68,6 @@ def test_the_collector_is_reached(name: str) -> None:
         assert host.split(".")[1] == "monitoring"
 
 
-def test_keda_reaches_the_redis_of_dev() -> None:
+def test_keda_can_reach_the_redis_of_dev() -> None:
     (rule,) = policies(overlay("dev"))["redis-ingress"]["ingress"]
     assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}} in rule["from"]

@@ -1,4 +1,4 @@
-"""Every pod of every overlay keeps the restricted standard, and none can be surprised by its surroundings."""
+"""Every pod of every overlay meets the restricted standard, and none depends on its surroundings."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_namespace_enforces_the_restricted_standard(documents: list[Document
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_pods_keep_it(documents: list[Document]) -> None:
+def test_pods_meet_the_restricted_standard(documents: list[Document]) -> None:
     for workload in workloads(documents):
         security = workload["spec"]["template"]["spec"]["securityContext"]
         assert security["runAsNonRoot"] is True
@@ -61,16 +61,16 @@ def test_no_secret_is_in_the_manifests(documents: list[Document]) -> None:
         assert url["valueFrom"]["secretKeyRef"] == {"name": "orcastream-redis", "key": key}
 
 
-def test_prod_asks_for_keys_that_are_kept_as_hashes_and_can_change() -> None:
+def test_prod_requires_keys_that_are_stored_as_hashes_and_can_change() -> None:
     documents = overlay("prod")
     file = environment(documents, GATEWAY)["ORCASTREAM_API_KEYS_FILE"]
     (mount,) = (one for one in container(documents, GATEWAY)["volumeMounts"] if file.startswith(one["mountPath"] + "/"))
-    assert "subPath" not in mount  # a file by itself would not change with the Secret
+    assert "subPath" not in mount  # a single mounted file would not change with the Secret
     (volume,) = (one for one in pod(documents, GATEWAY)["volumes"] if one["name"] == mount["name"])
     assert not volume["secret"].get("optional")
     (item,) = volume["secret"]["items"]
     assert file == f"{mount['mountPath']}/{item['path']}"
-    assert volume["secret"]["defaultMode"] == 0o440  # for fsGroup to read
+    assert volume["secret"]["defaultMode"] == 0o440  # readable by fsGroup
 
 
 def test_disruptions_are_bounded(documents: list[Document]) -> None:
@@ -81,7 +81,7 @@ def test_disruptions_are_bounded(documents: list[Document]) -> None:
         assert budget["selector"] == deployment["selector"]
 
 
-def test_a_writable_place_is_under_every_path_that_is_written(documents: list[Document]) -> None:
+def test_every_written_path_is_on_a_writable_volume(documents: list[Document]) -> None:
     for name in (GATEWAY, WORKER):
         main = container(documents, name)
         mounts = {one["mountPath"]: one for one in main["volumeMounts"]}
@@ -110,11 +110,11 @@ def test_a_model_is_loaded_before_it_is_served_and_then_only_read() -> None:
         (mount,) = (one for one in main["volumeMounts"] if one["name"] == "models")
         assert mount["readOnly"] is True
         assert model["DIRECTORY"].startswith(f"{mount['mountPath']}/")
-    # What is missing of a branch cannot be told while the hub is away: an empty directory would be served.
+    # Missing files of a branch cannot be detected while the hub is unreachable: an empty directory would be served.
     assert re.fullmatch(r"[0-9a-f]{40}", model["REVISION"])
 
 
-def test_a_gpu_type_is_asked_for_by_the_label_that_feature_discovery_sets(tmp_path: Path) -> None:
+def test_a_gpu_type_is_requested_by_the_label_that_feature_discovery_sets(tmp_path: Path) -> None:
     documents = read(with_components(tmp_path, "overlays/dev", ["gpu", "gpu-type"]))
     affinity = pod(documents, WORKER)["affinity"]["nodeAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -124,11 +124,11 @@ def test_a_gpu_type_is_asked_for_by_the_label_that_feature_discovery_sets(tmp_pa
     assert "affinity" not in pod(documents, GATEWAY)
 
 
-def test_gateways_come_before_workers_and_both_before_what_has_no_class(tmp_path: Path) -> None:
+def test_gateways_precede_workers_and_both_precede_pods_without_a_class(tmp_path: Path) -> None:
     documents = read(with_components(tmp_path, "overlays/dev", ["priority"]))
     values = [
         find(documents, "PriorityClass", pod(documents, name)["priorityClassName"])["value"]
         for name in (GATEWAY, WORKER)
     ]
     assert values[0] > values[1] > 0
-    assert max(values) <= 1_000_000_000  # above is Kubernetes's own
+    assert max(values) <= 1_000_000_000  # higher values are reserved for Kubernetes

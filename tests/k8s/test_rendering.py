@@ -21,7 +21,7 @@ def kubectl() -> str:
 
 
 def plain(document: Document) -> Any:
-    """Without what carries no meaning: the hash behind a generated name, the order of lists, a Secret's base64."""
+    """Return objects without meaningless parts: the hash in a generated name, the order of lists, a Secret's base64."""
     text = re.sub(r'"(orcastream[a-z-]*)-[a-z0-9]{10}"', r'"\1"', json.dumps(document, sort_keys=True))
     document = json.loads(text)
     if document["kind"] == "Secret":
@@ -47,12 +47,12 @@ def test_every_component_is_in_an_overlay_or_an_option() -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_what_the_tests_read_is_what_kubectl_renders(kubectl: str, name: str) -> None:
+def test_the_tests_reader_matches_kubectl(kubectl: str, name: str) -> None:
     compare(kubectl, K8S / "overlays" / name)
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
-def test_so_it_is_with_options(kubectl: str, name: str, tmp_path: Path) -> None:
+def test_the_reader_matches_kubectl_with_options(kubectl: str, name: str, tmp_path: Path) -> None:
     compare(kubectl, with_components(tmp_path, "overlays/dev", [name]))
 
 

@@ -1,4 +1,4 @@
-"""Grace periods, probes and settings follow from one another as k8s/README.md says."""
+"""Grace periods, probes and settings are related as k8s/README.md says."""
 
 import re
 from dataclasses import dataclass
@@ -39,13 +39,13 @@ def site(request: pytest.FixtureRequest) -> Site:
 
 
 def gateway_end_s(site: Site) -> float:
-    """preStop, then shutdown grace and uvicorn's margin."""
+    """Return the time of preStop, then shutdown grace and uvicorn's margin."""
     sleep_s = container(site.documents, GATEWAY)["lifecycle"]["preStop"]["sleep"]["seconds"]
     return float(sleep_s + site.gateway.shutdown_grace_s + gateway_main._MARGIN_S)
 
 
 def worker_end_s(site: Site) -> float:
-    """The drain, then the iteration under way at its longest."""
+    """Return the time of the drain, then the longest iteration in flight."""
     return site.worker.drain_grace_s + site.worker.stall_timeout_s
 
 
@@ -57,23 +57,23 @@ def test_a_pod_is_killed_after_its_process_has_ended(site: Site) -> None:
 def test_a_worker_that_hangs_ends_itself_before_it_is_restarted(site: Site) -> None:
     probe = container(site.documents, WORKER)["livenessProbe"]
     lease_s = site.worker.lease_ms / 1000
-    noticed_s = site.worker.stall_timeout_s + lease_s / 4  # the keeper looks four times in a lease
+    noticed_s = site.worker.stall_timeout_s + lease_s / 4  # the keeper checks four times per lease
     assert lease_s < site.worker.stall_timeout_s
     assert site.worker.stall_timeout_s + probe_s(probe) > noticed_s
     assert probe["terminationGracePeriodSeconds"] <= MARGIN_S
     assert probe["httpGet"]["path"] == "/health/live"
 
 
-def test_a_gateway_is_patient_with_redis_for_longer_than_a_request(site: Site) -> None:
+def test_a_gateway_waits_for_redis_longer_than_a_request(site: Site) -> None:
     assert probe_s(container(site.documents, GATEWAY)["readinessProbe"]) > site.gateway.redis_patience_s
 
 
-def test_a_rollout_is_not_given_up_while_a_pod_still_drains_or_loads(site: Site) -> None:
+def test_a_rollout_is_not_aborted_while_a_pod_drains_or_loads(site: Site) -> None:
     for name in (GATEWAY, WORKER):
         deployment = find(site.documents, "Deployment", name)["spec"]
         main = container(site.documents, name)
         needed_s = probe_s(main["startupProbe"]) + probe_s(main["readinessProbe"]) + deployment["minReadySeconds"]
-        if name == WORKER:  # the old one has to go first, or holds the GPU that the new one waits for
+        if name == WORKER:  # the old one must leave first, or it holds the GPU that the new one waits for
             needed_s += pod(site.documents, name)["terminationGracePeriodSeconds"]
         elif site.gateway.require_worker:  # it is not ready before a worker is
             needed_s += probe_s(container(site.documents, WORKER)["startupProbe"])
@@ -87,13 +87,13 @@ def test_every_probe_answers_within_its_period(site: Site) -> None:
             assert main[kind]["timeoutSeconds"] <= main[kind]["periodSeconds"]
 
 
-def test_a_worker_has_started_once_its_model_is_loaded(site: Site) -> None:
+def test_a_worker_counts_as_started_once_its_model_is_loaded(site: Site) -> None:
     probe = container(site.documents, WORKER)["startupProbe"]
     assert probe["httpGet"]["path"] == "/health/ready"  # /health/live answers while it loads
     assert probe_s(probe) == 600
 
 
-def test_probes_ask_where_the_process_listens(site: Site) -> None:
+def test_probes_use_the_port_of_the_process(site: Site) -> None:
     for name, port in ((GATEWAY, site.gateway.port), (WORKER, site.worker.admin_port)):
         main = container(site.documents, name)
         (declared,) = main["ports"]
@@ -103,7 +103,7 @@ def test_probes_ask_where_the_process_listens(site: Site) -> None:
     assert (site.gateway.host, site.worker.admin_host) == ("0.0.0.0", "0.0.0.0")
 
 
-def test_what_scales_down_waits_for_the_drain(site: Site) -> None:
+def test_scaling_down_waits_for_the_drain(site: Site) -> None:
     behaviours = {
         one["spec"]["scaleTargetRef"]["name"]: one["spec"]["behavior"]
         for one in of_kind(site.documents, "HorizontalPodAutoscaler")
@@ -123,7 +123,7 @@ def test_what_scales_down_waits_for_the_drain(site: Site) -> None:
 def test_memory_holds_the_cache_and_the_process(site: Site) -> None:
     limit = bytes_of(container(site.documents, WORKER)["resources"]["limits"]["memory"])
     assert limit >= (site.worker.kv_cache_memory or 0) + PROCESS_BYTES
-    # On CPUs the default is a share of what is free when the worker starts: another on each start.
+    # On CPUs the default is a share of the memory that is free when the worker starts, so it differs on each start.
     assert (site.worker.kv_cache_memory is None) == (site.worker.device == "cuda")
 
 

@@ -1,4 +1,4 @@
-"""Visits every state that the rules allow, and says how one came to the first that is wrong."""
+"""Visits every state that the rules allow, and reports the path to the first wrong one."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ Invariant = Callable[[State], bool]
 
 @dataclass(frozen=True)
 class Wrong:
-    """What does not hold, and the shortest way there, in words."""
+    """A violated invariant, and the shortest path to it, in words."""
 
     what: str
     way: tuple[str, ...]
@@ -23,7 +23,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Explored:
-    """How many states there are, and what is wrong with the first that is."""
+    """The number of states, and the first violation."""
 
     num_states: int
     wrong: Wrong | None
@@ -32,9 +32,10 @@ class Explored:
 def explore(
     begin: State, steps: Steps, invariants: Sequence[Invariant], is_done: Invariant, *, most: int = 5_000_000
 ) -> Explored:
-    """Breadth first. Every state must keep the invariants, and from each some way must lead to one that `is_done`.
+    """Explore breadth first. Every state must satisfy the invariants, and from each some path must lead to one that
+    `is_done`.
 
-    OverflowError where there are more than `most` states.
+    Raises OverflowError if there are more than `most` states.
     """
     came_from: dict[State, tuple[State, str] | None] = {begin: None}
     before: dict[State, list[State]] = {begin: []}
@@ -65,7 +66,7 @@ def _way(came_from: dict[State, tuple[State, str] | None], state: State) -> tupl
 
 
 def _first_stuck(before: dict[State, list[State]], is_done: Invariant) -> State | None:
-    """The first state, as they were found, from which no way leads to a good end."""
+    """Return the first state, in order of discovery, from which no path leads to a good end."""
     todo = [state for state in before if is_done(state)]
     reached = set(todo)
     while todo:

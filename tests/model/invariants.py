@@ -1,4 +1,4 @@
-"""What must hold in every state: the rules of the design, said of the model."""
+"""What must hold in every state: the rules of the design, stated for the model."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from tests.model.state import LENGTH, State, fold
 
 
 def published_is_final(state: State) -> bool:
-    """The log holds each position once, in order, without a hole, unless Redis lost something."""
+    """The log holds each position once, in order, without a gap, unless Redis lost data."""
     position = 0
     for event in state.redis.log:
         if event.kind == "started":
@@ -18,7 +18,7 @@ def published_is_final(state: State) -> bool:
 
 
 def nothing_beyond_the_end(state: State) -> bool:
-    """No answer is longer than it should be, and nothing but a fence follows the terminal."""
+    """No answer is too long, and only a fence may follow the terminal."""
     log = state.redis.log
     ends = [number for number, event in enumerate(log) if event.kind == "end"]
     behind = log[ends[0] + 1 :] if ends else ()
@@ -26,17 +26,17 @@ def nothing_beyond_the_end(state: State) -> bool:
 
 
 def one_terminal(state: State) -> bool:
-    """At most one."""
+    """There is at most one terminal."""
     return sum(event.kind == "end" for event in state.redis.log) <= 1
 
 
 def terminal_before_ack(state: State) -> bool:
-    """An entry that is gone has left a terminal, unless Redis lost it."""
+    """A deleted entry has left a terminal, unless Redis lost it."""
     return state.redis.entry != 0 or state.redis.has_ended or state.has_lost
 
 
 def the_client_is_told_the_truth(state: State) -> bool:
-    """It has seen what the log holds, or was told of a conflict; and of that only where Redis lost something."""
+    """The client has seen what the log holds, or was told of a conflict, which happens only if Redis lost data."""
     client = state.client
     if client.status == "conflict":
         return state.has_lost
@@ -55,5 +55,5 @@ INVARIANTS: tuple[Callable[[State], bool], ...] = (
 
 
 def is_done(state: State) -> bool:
-    """The client knows how its request ended, and nothing of it is left in the queue."""
+    """The client knows how its request ended, and the queue holds nothing of the request."""
     return state.client.status != "reading" and state.redis.entry == 0

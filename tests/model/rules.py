@@ -1,7 +1,7 @@
-"""What may happen next: the rules of docs/protocol.md, and what they are there to withstand.
+"""What may happen next: the rules of docs/protocol.md, and the faults that they must withstand.
 
-Each step is one thing that happens at once: one command, one script, one computation. A worker may be slow between any
-two of its steps, which is all that a pause is.
+Each step is atomic: one command, one script, one computation. A worker may be slow between any two of its steps, which
+models a pause.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ BROKEN_RULES = {
 
 
 class Rules:
-    """The protocol; `broken` names a rule that is left out."""
+    """The protocol; `broken` names an omitted rule."""
 
     def __init__(self, broken: str | None = None) -> None:
         self._broken = broken
 
     def steps(self, state: State) -> Iterator[Step]:
-        """Everything that may happen next."""
+        """Yield everything that may happen next."""
         for worker in state.workers:
             yield from self._worker_steps(state, worker)
         yield from self._gateway_steps(state)
@@ -52,7 +52,7 @@ class Rules:
                 yield self._clean_up(state, worker)
 
     def _claim(self, state: State, worker: Worker) -> Iterator[Step]:
-        """What waits, what a lease has run out for, and what stands under its name although it does not run it."""
+        """Claim a waiting entry, one with an expired lease, or one under the worker's name that it does not run."""
         redis = state.redis
         if redis.entry and (redis.owner in ("", worker.name) or not redis.leased):
             claimed = state._replace(redis=redis._replace(owner=worker.name, leased=True))
@@ -79,7 +79,7 @@ class Rules:
         return f"{worker.name} begins epoch {worker.epoch}", begun.with_worker(worker, phase="fenced", index=0)
 
     def _read(self, state: State, worker: Worker) -> Step:
-        """The look after the fence: is there an end, is the entry still mine, did a rival come in between?"""
+        """The look after the fence: is there an end, is the entry still this worker's, did a rival intervene?"""
         redis = state.redis
         if self._broken != "no second look":
             if redis.has_ended:
@@ -91,7 +91,7 @@ class Rules:
         return f"{worker.name} reads", self._adopt(state, worker)
 
     def _adopt(self, state: State, worker: Worker) -> State:
-        """Own tokens that extend the log are kept; otherwise the log is the truth."""
+        """Keep the worker's own tokens that extend the log; otherwise the log is authoritative."""
         logged, _ = fold(state.redis.log)
         if self._broken == "no reading":
             logged = worker.tokens[: worker.logged]
@@ -122,7 +122,7 @@ class Rules:
         return f"{worker.name} writes {kind} {new}", published.with_worker(worker, **changes)
 
     def _publish_into_the_dark(self, state: State, worker: Worker, *, ended: bool) -> Step:
-        """The write arrives, its answer does not."""
+        """The write arrives, but its reply does not."""
         kind = "end" if ended else "tokens"
         redis = self._append(state.redis, worker, kind) or state.redis
         cut = state._replace(redis=redis, budget=state.budget.less("cuts"))
@@ -142,7 +142,7 @@ class Rules:
         return f"{worker.name} acknowledges", cleaned.idle(worker)
 
     def _gateway_steps(self, state: State) -> Iterator[Step]:
-        """It reads for its client, and looks for losses: first whether the entry is there, then at the log."""
+        """The gateway reads for its client, and checks for losses: first the entry, then the log."""
         client, redis = state.client, state.redis
         if client.status == "reading":
             yield "the gateway reads", state._replace(client=_read_on(state))
@@ -196,14 +196,14 @@ class Rules:
         return lost
 
     def _disconnect(self, state: State, worker: Worker) -> State:
-        """A worker notices that its connection broke: its epoch is over."""
+        """A worker notices that its connection broke: its epoch ends."""
         if self._broken == "epoch outlives connection":
             return state
         return state.with_worker(worker, phase="detached", index=0)
 
 
 def _without_entry(redis: Redis, worker: Worker) -> Redis:
-    """XACK and XDEL, which ask nobody who the owner is."""
+    """XACK and XDEL, which do not check the owner."""
     return redis._replace(entry=0, owner="", leased=False) if redis.entry == worker.entry else redis
 
 

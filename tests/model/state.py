@@ -19,12 +19,12 @@ class Event(NamedTuple):
 
     @property
     def id(self) -> tuple[int, int]:
-        """What Redis compares."""
+        """The id that Redis compares."""
         return self.epoch, self.index
 
 
 class Redis(NamedTuple):
-    """`entry` is the number of the queue entry, 0 where there is none; `owner` has its lease, '' where it waits."""
+    """`entry` is the number of the queue entry, 0 if there is none; `owner` holds its lease, '' if it waits."""
 
     entry: int = 0
     owner: str = ""
@@ -33,12 +33,12 @@ class Redis(NamedTuple):
 
     @property
     def newest(self) -> tuple[int, int]:
-        """Id of the newest event."""
+        """The id of the newest event."""
         return self.log[-1].id if self.log else (0, 0)
 
     @property
     def has_ended(self) -> bool:
-        """Whether a terminal stands in the log."""
+        """Whether the log contains a terminal."""
         return any(event.kind == "end" for event in self.log)
 
     def is_mine(self, worker: "Worker") -> bool:
@@ -46,14 +46,15 @@ class Redis(NamedTuple):
         return self.entry != 0 and self.entry == worker.entry and self.owner == worker.name
 
     def add(self, event: Event) -> "Redis | None":
-        """XADD with an id; None where Redis refuses it. Only a started event may create the stream."""
+        """XADD with an id; None if Redis refuses it. Only a started event may create the stream."""
         refused = event.id <= self.newest or (not self.log and event.kind != "started")
         return None if refused else self._replace(log=(*self.log, event))
 
 
 class Worker(NamedTuple):
     """`phase`: idle; detached (has the request, but no epoch); chosen (knows the number of its next epoch); fenced (has
-    begun it); running (has read the log); ending (the terminal is written); gone."""
+    begun it); running (has read the log); ending (the terminal is written); gone.
+    """
 
     name: str
     phase: str = "idle"
@@ -66,8 +67,9 @@ class Worker(NamedTuple):
 
 
 class Client(NamedTuple):
-    """What the gateway gave its client. `status`: reading, finished or conflict. `suspects`: the entry was gone when
-    the gateway looked."""
+    """What the gateway delivered to its client. `status`: reading, finished or conflict. `suspects`: the entry was gone
+    when the gateway checked.
+    """
 
     delivered: str = ""
     status: str = "reading"
@@ -75,8 +77,9 @@ class Client(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How many misfortunes are still to come, and of each kind: a lease that runs out under a living worker (it
-    pauses), a connection that breaks, a worker that dies or drains, Redis that loses its tail."""
+    """How many faults may still occur, in total and of each kind: a lease that expires under a live worker (it pauses),
+    a connection that breaks, a worker that dies or drains, Redis that loses its tail.
+    """
 
     total: int
     pauses: int = 2
@@ -85,17 +88,17 @@ class Budget(NamedTuple):
     losses: int = 1
 
     def has(self, kind: str) -> bool:
-        """Whether one of this kind may come."""
+        """Whether a fault of this kind may occur."""
         return self.total > 0 and getattr(self, kind) > 0
 
     def less(self, kind: str) -> "Budget":
-        """After one of this kind; when the last has come, what is left of each kind says nothing."""
+        """Return the counts after one of this kind; after the last fault, the counts per kind are meaningless."""
         left = self._replace(total=self.total - 1, **{kind: getattr(self, kind) - 1})
         return left if left.total else Budget(0, 0, 0, 0, 0)
 
 
 class State(NamedTuple):
-    """Everything. `saved` is what Redis would come back with; `used` the newest epoch that anybody used."""
+    """The whole world. `saved` is what Redis would restart with; `used` is the newest epoch used by any worker."""
 
     redis: Redis
     workers: tuple[Worker, Worker]
@@ -107,11 +110,11 @@ class State(NamedTuple):
     has_lost: bool = False
 
     def idle(self, worker: Worker, phase: str = "idle") -> "State":
-        """The same with one worker that has forgotten the request."""
+        """Return the same state with one worker that has forgotten the request."""
         return self.with_worker(Worker(worker.name), phase=phase)
 
     def with_worker(self, worker: Worker, **changes: object) -> "State":
-        """The same with one worker changed."""
+        """Return the same state with one worker changed."""
         new = worker._replace(**changes)
         workers = tuple(new if one.name == new.name else one for one in self.workers)
         return self._replace(workers=workers)
@@ -122,9 +125,9 @@ BEGIN = State(Redis(entry=1), (Worker("a"), Worker("b")), Client(), Budget(2))
 
 
 def fold(log: tuple[Event, ...]) -> tuple[str, bool]:
-    """A reader's view of a log: its tokens by position up to the first terminal, and whether they contradict.
+    """Return a reader's view of a log: its tokens by position up to the first terminal, and whether they conflict.
 
-    What stands behind a hole does not count.
+    Entries after a gap do not count.
     """
     tokens = ""
     for event in log:

@@ -1,4 +1,4 @@
-"""Every interleaving of small cases keeps the rules of the protocol, and shows each rule to be needed."""
+"""Every interleaving of small cases satisfies the protocol's invariants, and each rule is shown to be necessary."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.model.state import BEGIN, Budget, State
 
 
 def begin(misfortunes: int) -> State:
-    """The beginning of a case with at most so many misfortunes."""
+    """Return the initial state of a case with at most this number of faults."""
     return BEGIN._replace(budget=Budget(misfortunes))
 
 

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector with a configuration file, at ports of its own."""
+"""An OpenTelemetry collector with a configuration file, on its own ports."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _HOST: Final = "127.0.0.1"
 
 
 class Collector:
-    """`url` takes OTLP over HTTP. The configuration has a receiver `otlp` and an extension `health_check`."""
+    """A collector; `url` accepts OTLP over HTTP. Its configuration has a receiver `otlp` and `health_check`."""
 
     def __init__(
         self, program: str, config: Path, directory: Path, *, environment: Mapping[str, str] | None = None
@@ -36,7 +36,7 @@ class Collector:
         self._process = ServerProcess(command, health_port, directory / "log", environment=variables)
 
     def wait_ready(self) -> None:
-        """Wait until it is healthy."""
+        """Wait until the collector is healthy."""
         self._process.wait_ready("/")
 
     def kill(self) -> None:

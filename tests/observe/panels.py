@@ -1,4 +1,4 @@
-"""The shipped dashboards' queries, filled in as Grafana fills them in, and what they answer."""
+"""The shipped dashboards' queries, filled in as by Grafana, and their results."""
 
 import json
 import math
@@ -28,7 +28,7 @@ class Query:
 
 @cache
 def queries() -> tuple[Query, ...]:
-    """Every Prometheus target of every dashboard."""
+    """Return every Prometheus target of every dashboard."""
     return tuple(_queries())
 
 
@@ -48,12 +48,12 @@ def _query(dashboard: str, panel: str, target: dict[str, Any]) -> Query:
 
 
 def filled_in(query: Query, every_s: float) -> str:
-    """The expression that reaches Prometheus where the variable `every` is `every_s` and all others are All.
+    """Return the expression that reaches Prometheus if the variable `every` is `every_s` and all others are All.
 
     Zoomed in, Grafana's step is the target's interval, and $__rate_interval four of them, whatever the data source
     says.
     """
-    assert query.interval == "${every}", "else the data source's own interval counts, which nobody has set"
+    assert query.interval == "${every}", "otherwise the data source's own interval applies, which is not set"
     window = f"{4 * every_s * 1000:.0f}ms"
     return re.sub(r"\$(job|instance|model|class)\b", ".*", query.expression).replace("$__rate_interval", window)
 
@@ -63,7 +63,7 @@ Said = dict[tuple[str, str], dict[str, float]]
 
 
 def look(server: PrometheusServer, every_s: float) -> Said:
-    """Every panel now."""
+    """Return the current result of every panel."""
     said: Said = {}
     for query in queries():
         said.setdefault((query.dashboard, query.panel), {}).update(_lines(server, query, every_s))
@@ -71,13 +71,13 @@ def look(server: PrometheusServer, every_s: float) -> Said:
 
 
 def look_at(server: PrometheusServer, every_s: float, dashboard: str, panel: str) -> dict[str, float]:
-    """One panel of one query now."""
+    """Return the current result of one panel with one query."""
     [query] = (query for query in queries() if (query.dashboard, query.panel) == (dashboard, panel))
     return _lines(server, query, every_s)
 
 
 def _lines(server: PrometheusServer, query: Query, every_s: float) -> dict[str, float]:
-    """The lines of a query where a panel ends that is looked at now: over OTLP a little before (`Pace.delay_s`)."""
+    """Return the lines of a query at the end of a panel viewed now: over OTLP a little earlier (`Pace.delay_s`)."""
     lines: dict[str, float] = {}
     ends_s = time.time() - (EXPORTED.delay_s if server.pushed else 0)
     for labels, value in server.query(filled_in(query, every_s), ends_s):

@@ -1,4 +1,4 @@
-"""A peak whose rate is known: requests that are refused, at even distances."""
+"""A peak of known rate: refused requests at even intervals."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ _LOOK_S: Final = 0.25
 
 
 class Peak:
-    """`with Peak(url):` PER_S requests in a second are refused, as evenly as the clock allows."""
+    """`with Peak(url):` PER_S requests per second are refused, as evenly as the clock allows."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -48,7 +48,7 @@ class Peak:
 
 
 def wrong_until_s(servers: tuple[PrometheusServer, ...], every_s: float, per_s: float) -> dict[str, float]:
-    """For each way how long from now on the panel says something else than `per_s`, looked at for a while."""
+    """Return, for each path of the metrics, how long the panel differs from `per_s`, observed for a while."""
     begun_s = time.monotonic()
     wrong = dict.fromkeys((server.way for server in servers), 0.0)
     while (now_s := time.monotonic() - begun_s) < _WATCHED_S:

@@ -1,4 +1,4 @@
-"""Pictures for the documentation: what the panels showed, and where the time of two requests went."""
+"""Pictures for the documentation: the panels, and the time spent in two requests."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,7 +34,7 @@ _TOGETHER_NS: Final = 5_000_000_000
 
 
 def draw(service: ObservedService, story: Story, begun_s: float, end_s: float, directory: Path) -> None:
-    """`observed.svg`, `trace_request.svg` and `trace_takeover.svg`."""
+    """Draw `observed.svg`, `trace_request.svg` and `trace_takeover.svg`."""
     with pyplot.rc_context(STYLE):
         write_svg(_panels(service, story, begun_s, end_s), directory / "observed.svg", _CREATOR)
         for name, trace in (("request", _undisturbed(service.receiver)), ("takeover", _taken_over(service.receiver))):
@@ -69,13 +69,15 @@ def _panels(service: ObservedService, story: Story, begun_s: float, end_s: float
 
 
 def _undisturbed(receiver: OtlpReceiver) -> list[ReceivedSpan]:
-    """A request of one epoch, from the middle of those that there were."""
+    """Return a request with one epoch, from the middle of all such requests."""
     whole = [trace for trace in _traces(receiver) if len(trace) == len(_ORDER) + 1 and not _deaths(trace[0])]
     return sorted(whole, key=lambda trace: trace[0].end_ns - trace[0].start_ns)[len(whole) // 2]
 
 
 def _taken_over(receiver: OtlpReceiver) -> list[ReceivedSpan]:
-    """Of the requests that another worker went on with after one lease the one that had the fewest tokens by then."""
+    """Return the request with the fewest tokens at takeover among those that another worker continued after one
+    lease.
+    """
     taken_over = [trace for trace in _traces(receiver) if len(_deaths(trace[0])) == 1]
     begun_ns = [_deaths(trace[0])[0][2] for trace in taken_over]
     first = [trace for trace, at_ns in zip(taken_over, begun_ns, strict=True) if at_ns < min(begun_ns) + _TOGETHER_NS]
@@ -87,7 +89,7 @@ def _taken_over(receiver: OtlpReceiver) -> list[ReceivedSpan]:
 
 
 def _traces(receiver: OtlpReceiver) -> list[list[ReceivedSpan]]:
-    """The spans of each request that a gateway has answered, its own first."""
+    """Return the spans of each request that a gateway has answered, the gateway's own first."""
     servers = sorted((span for span in receiver.spans if span.kind == "SERVER"), key=lambda span: span.start_ns)
     by_trace: dict[str, list[ReceivedSpan]] = {span.trace_id: [span] for span in servers}
     for span in receiver.spans:
@@ -101,7 +103,7 @@ def _epochs(server: ReceivedSpan) -> Sequence[Any]:
 
 
 def _deaths(server: ReceivedSpan) -> list[tuple[str, int, int]]:
-    """Epochs that another worker ended: name of the worker, begin and end as the gateway saw them."""
+    """Return epochs that another worker ended: name of the worker, begin and end as the gateway saw them."""
     epochs = _epochs(server)
     return [
         (str(one.attributes[Attribute.WORKER]), one.time_ns, later.time_ns)
@@ -111,7 +113,7 @@ def _deaths(server: ReceivedSpan) -> list[tuple[str, int, int]]:
 
 
 def _gantt(trace: list[ReceivedSpan]) -> Any:
-    """Each span a bar; on the left the begin, enlarged, or where there was a takeover what followed it."""
+    """Draw each span as a bar; on the left the beginning enlarged, or after a takeover what followed it."""
     server, *others = trace
     others.sort(key=lambda span: _ORDER.index(Span(span.name.partition(" ")[0])))
     rows = [(_label(span), span.start_ns, span.end_ns, _OF_SERVICE[span.service], False) for span in (server, *others)]
@@ -148,7 +150,7 @@ def _gantt(trace: list[ReceivedSpan]) -> Any:
 
 
 def _zoom_ms(spans: list[ReceivedSpan], from_ns: int) -> float:
-    """Up to a little after the first token that comes then."""
+    """Return a time a little after the next first token."""
     decodes = [span.start_ns for span in spans if span.name == Span.DECODE and span.start_ns > from_ns]
     return 1.3 * (min(decodes) - from_ns) / 1e6
 

@@ -1,4 +1,4 @@
-"""What Compose keeps telemetry with, as it is found here: on PATH, and in directories that a variable names."""
+"""The telemetry programs of the Compose deployment: on PATH, and in directories that a variable names."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ NOT_FOUND: Final = (
 
 @dataclass(frozen=True)
 class StorePrograms:
-    """Paths of the programs."""
+    """The paths of the programs."""
 
     collector: str
     loki: str

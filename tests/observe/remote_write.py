@@ -1,7 +1,7 @@
-"""OTLP metrics on their way into Prometheus, as a collector's exporter `prometheusremotewrite` puts them there.
+"""OTLP metrics pushed to Prometheus, as by a collector's exporter `prometheusremotewrite`.
 
-It stands where no collector is found, or no Prometheus 3; Debian builds its own without the OTLP receiver. What matters
-here is the same either way: samples are pushed with their own time, and nobody tells Prometheus that a process is gone.
+Used if no collector or no Prometheus 3 is found; Debian's build lacks the OTLP receiver. The relevant behavior is the
+same: samples are pushed with their own time, and Prometheus is not told that a process is gone.
 """
 
 import struct
@@ -31,7 +31,7 @@ _ON_THE_WAY_S = 0.4
 
 
 class RemoteWriter(OtlpServer):
-    """`with RemoteWriter(write_url) as writer:` takes OTLP/HTTP metrics at `writer.url` and pushes them on."""
+    """`with RemoteWriter(write_url) as writer:` accepts OTLP/HTTP metrics at `writer.url` and forwards them."""
 
     def __init__(self, write_url: str) -> None:
         self._write_url = write_url
@@ -41,7 +41,7 @@ class RemoteWriter(OtlpServer):
 
     @property
     def url(self) -> str:
-        """For OTEL_EXPORTER_OTLP_METRICS_ENDPOINT."""
+        """The URL for OTEL_EXPORTER_OTLP_METRICS_ENDPOINT."""
         return f"{super().url}/v1/metrics"
 
     def _push(self, _: str, body: bytes) -> int:
@@ -83,7 +83,7 @@ def _attributes(pairs: Any) -> dict[str, str]:
 
 
 def _time_series(sample: Sample) -> bytes:
-    """One `timeseries` field of prometheus.WriteRequest."""
+    """Return one `timeseries` field of prometheus.WriteRequest."""
     labels, value, at_ms = sample
     names = sorted(labels)
     fields = [_bytes_field(1, _bytes_field(1, one.encode()) + _bytes_field(2, labels[one].encode())) for one in names]
@@ -104,6 +104,6 @@ def _varint(number: int) -> bytes:
 
 
 def _snappy(content: bytes) -> bytes:
-    """Snappy's format without any compression: the length, then literals."""
+    """Encode in Snappy's format without compression: the length, then literals."""
     pieces = (content[at : at + _LITERAL] for at in range(0, len(content), _LITERAL))
     return _varint(len(content)) + b"".join(bytes(((len(piece) - 1) << 2,)) + piece for piece in pieces)

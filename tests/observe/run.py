@@ -1,6 +1,6 @@
 """`make observe-test`: the story on real Prometheus servers, and its pictures.
 
-With `--pictures DIR` what the panels showed, and the traces of two requests, are drawn there.
+With `--pictures DIR`, the panels and the traces of two requests are drawn there.
 """
 
 import argparse
@@ -22,7 +22,7 @@ WATCHED_S = 20.0
 
 
 def tell(service: ObservedService, pictures: Path | None) -> None:
-    """The story, a line for each step, and its pictures."""
+    """Run the story, print a line for each step, and draw its pictures."""
     begun_s = time.time()
     for server in service.servers:
         by_stores = ", by way of collectors as Compose has them" if server.pushed and service.stores else ""
@@ -43,9 +43,9 @@ def tell(service: ObservedService, pictures: Path | None) -> None:
 
 
 def main() -> int:
-    """0 if every step holds."""
+    """Return 0 if every step succeeds."""
     parser = argparse.ArgumentParser(prog="observe-test")
-    parser.add_argument("--pictures", type=Path, help="a directory for them")
+    parser.add_argument("--pictures", type=Path, help="directory for pictures")
     options = parser.parse_args()
     if options.pictures is not None and importlib.util.find_spec("matplotlib") is None:
         print("observe-test: --pictures needs matplotlib: pip install 'orcastream[bench]'", file=sys.stderr)

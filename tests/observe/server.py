@@ -1,4 +1,4 @@
-"""A Prometheus server of the tests' own: it scrapes, or is pushed to, and evaluates the shipped rules."""
+"""A Prometheus server for the tests: it scrapes or receives metrics, and evaluates the shipped rules."""
 
 import json
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Target:
-    """Something to scrape: the job that it counts to, and HOST:PORT."""
+    """A scrape target: its job, and HOST:PORT."""
 
     job: str
     address: str
 
 
 class PrometheusServer:
-    """Evaluates every `every_s`, and scrapes its targets as often; if it is `pushed` to, it has none.
+    """Evaluates every `every_s`, and scrapes its targets as often; if `pushed`, it has no targets.
 
-    One that takes OTLP and is pushed to has the configuration that Compose gives it.
+    A pushed server with OTLP support has the configuration from Compose.
     """
 
     def __init__(self, prometheus: Prometheus, directory: Path, every_s: float, *, pushed: bool) -> None:
@@ -56,17 +56,17 @@ class PrometheusServer:
 
     @property
     def write_url(self) -> str:
-        """Where samples are pushed to."""
+        """The URL that samples are pushed to."""
         return f"{self._process.url}/api/v1/write"
 
     @property
     def otlp_url(self) -> str:
-        """Where OTLP goes, with one that takes it."""
+        """The URL for OTLP, for servers that support it."""
         return f"{self._process.url}/api/v1/otlp"
 
     @property
     def way(self) -> str:
-        """How metrics come to it."""
+        """How metrics reach the server."""
         return "OTLP" if self.pushed else "scraping"
 
     def _write_config(self, every_s: float, *, as_compose: bool) -> None:
@@ -80,18 +80,18 @@ class PrometheusServer:
         (self._directory / "prometheus.json").write_text(json.dumps(config))
 
     def scrape(self, targets: Sequence[Target]) -> None:
-        """Scrape these from now on."""
+        """Scrape these targets from now on."""
         groups = [{"targets": [one.address], "labels": {"job": one.job}} for one in targets]
         written = self._targets.with_suffix(".new")
         written.write_text(json.dumps(groups))
         written.replace(self._targets)
 
     def wait_ready(self) -> None:
-        """Wait until it answers."""
+        """Wait until the server answers."""
         self._process.wait_ready("/-/ready")
 
     def query(self, expression: str, at_s: float | None = None) -> list[tuple[Labels, float]]:
-        """The instant vector of `expression`; AssertionError with Prometheus's word where it is none."""
+        """Return the instant vector of `expression`. Raises AssertionError with Prometheus's message if it fails."""
         answer = self._get("query", {"query": expression, **({} if at_s is None else {"time": str(at_s)})})
         if answer["resultType"] == "scalar":
             return [({}, float(answer["result"][1]))]
@@ -100,13 +100,13 @@ class PrometheusServer:
     def query_range(
         self, expression: str, begin_s: float, end_s: float, step_s: float
     ) -> list[list[tuple[float, float]]]:
-        """Points over time, per series."""
+        """Return points over time, per series."""
         parameters = {"query": expression, "start": str(begin_s), "end": str(end_s), "step": str(step_s)}
         answer = self._get("query_range", parameters)
         return [[(at, float(value)) for at, value in one["values"]] for one in answer["result"]]
 
     def firing(self) -> set[str]:
-        """Names of the alerts that fire now."""
+        """Return the names of the alerts that fire now."""
         alerts = self._get("alerts", {})["alerts"]
         return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
 

@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_S
 
 
 class ServerProcess:
-    """Answers at 127.0.0.1:`port`; what it says goes to the file `log`."""
+    """A server at 127.0.0.1:`port`; its output goes to the file `log`."""
 
     def __init__(
         self, command: Sequence[str], port: int, log: Path, *, environment: Mapping[str, str] | None = None
@@ -24,7 +24,7 @@ class ServerProcess:
             self._process = subprocess.Popen(tied_to_parent(command), stdout=output, stderr=output, env=environment)
 
     def wait_ready(self, path: str) -> None:
-        """Wait until it answers there with 200."""
+        """Wait until the path answers with 200."""
         give_up_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up_s and self._process.poll() is None:
             try:

@@ -1,4 +1,4 @@
-"""A service under observation: Redis, a gateway, workers, clients, and Prometheus both ways."""
+"""A service under observation: Redis, a gateway, workers, clients, and Prometheus, scraping and pushed to."""
 
 import signal
 import threading
@@ -27,7 +27,7 @@ BODY = {"model": MODEL, "prompt": LONG_COUNT[0], "max_tokens": 400, "temperature
 
 
 class Clients:
-    """Each asks for one long answer after another, until told to stop."""
+    """Clients that each request one long answer after another, until told to stop."""
 
     def __init__(self, url: str, number: int) -> None:
         self._url = url
@@ -46,19 +46,19 @@ class Clients:
                 self._stop.wait(0.2)
 
     def stop(self) -> None:
-        """Ask nothing more; what runs is read to its end."""
+        """Send no more requests; running answers are read to their end."""
         self._stop.set()
 
     def join(self) -> None:
-        """Wait for the ends."""
+        """Wait for all answers to end."""
         for thread in self._threads:
             thread.join()
 
 
 class ObservedService:
-    """`every_s`: how often metrics are scraped, exported and evaluated. The oldest Prometheus that was found scrapes,
-    the newest gets by OTLP what the processes export: through the `stores` of Compose where those were found, through a
-    translation of our own otherwise.
+    """`every_s`: how often metrics are scraped, exported and evaluated. The oldest Prometheus found scrapes, the newest
+    gets the processes' exports by OTLP: through the `stores` of Compose if found, otherwise through the tests' own
+    translation.
     """
 
     def __init__(self, directory: Path, every_s: float, *, workers: int, lease_ms: int) -> None:
@@ -113,11 +113,13 @@ class ObservedService:
 
     @property
     def exported_bytes(self) -> list[int]:
-        """The size of each export of metrics over OTLP, without `stores`."""
+        """Return the size of each export of metrics over OTLP, without `stores`."""
         return self._writer.taken_bytes
 
     def _environment(self) -> dict[str, str]:
-        """Everything to the stores, or traces and logs to our own receiver and metrics to Prometheus."""
+        """Return variables that send everything to the stores, or traces and logs to the tests' receiver and metrics to
+        Prometheus.
+        """
         if self.stores is None:
             urls = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": self._writer.url}
         else:
@@ -130,12 +132,12 @@ class ObservedService:
         }
 
     def load(self, number: int) -> Clients:
-        """Clients that ask until they are told to stop, or the service ends."""
+        """Start clients that send requests until told to stop, or until the service ends."""
         self._clients.append(Clients(self.gateway.url, number))
         return self._clients[-1]
 
     def start_workers(self, number: int) -> None:
-        """Start more of them, and wait until they serve."""
+        """Start more workers, and wait until they serve."""
         started = []
         for _ in range(number):
             port = free_port()
@@ -149,9 +151,9 @@ class ObservedService:
         self.scraping.scrape([Target("orcastream-gateway", f"127.0.0.1:{self.gateway.port}"), *targets])
 
     def freeze_amid_answers(self) -> str:
-        """SIGSTOP to a worker that has written a part of an answer, and not its end; its name.
+        """Send SIGSTOP to a worker that has written part of an answer, but not its end; return its name.
 
-        So what it runs does not end before it is killed, and whoever goes on with it takes it over.
+        So its requests do not end before it is killed, and another worker takes them over.
         """
         while True:
             for name, worker in self.workers.items():
@@ -173,11 +175,11 @@ class ObservedService:
         return False
 
     def kill(self, worker: str) -> None:
-        """SIGKILL; its target stays, as it does where nobody has taken it out yet."""
+        """Send SIGKILL; its target remains, as it does until an operator removes it."""
         self.workers.pop(worker).kill()
 
     def instance(self, server: PrometheusServer, worker: str) -> str:
-        """What `server` calls a worker."""
+        """Return the name that `server` uses for a worker."""
         return worker if server.pushed else f"127.0.0.1:{self._ports[worker]}"
 
 

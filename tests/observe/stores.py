@@ -1,7 +1,8 @@
-"""What Compose keeps telemetry in: our collector with the shipped configuration, and what Grafana's container holds.
+"""The telemetry stores of the Compose deployment: the collector with the shipped configuration, and the content of
+Grafana's container.
 
-In that container a collector of its own hands metrics to Prometheus, traces to Tempo and logs to Loki, all over OTLP;
-so it does here. Grafana itself only asks these.
+In that container a separate collector passes metrics to Prometheus, traces to Tempo and logs to Loki, all over OTLP;
+the same happens here. Grafana itself only queries these.
 """
 
 import json
@@ -17,8 +18,8 @@ _HOST: Final = "127.0.0.1"
 
 
 class Stores:
-    """`url` takes OTLP over HTTP. Metrics go to `metrics_url`, a Prometheus's own endpoint for OTLP; traces to
-    `traces_url`, too.
+    """The stores; `url` accepts OTLP over HTTP. Metrics go to `metrics_url`, a Prometheus's own OTLP endpoint; traces
+    also go to `traces_url`.
     """
 
     def __init__(self, programs: StorePrograms, directory: Path, *, metrics_url: str, traces_url: str) -> None:
@@ -40,18 +41,18 @@ class Stores:
 
     @property
     def url(self) -> str:
-        """For OTEL_EXPORTER_OTLP_ENDPOINT."""
+        """The URL for OTEL_EXPORTER_OTLP_ENDPOINT."""
         return self._collector.url
 
     def wait_ready(self) -> None:
-        """Wait until all of them take something."""
+        """Wait until all of them accept data."""
         for collector in (self._inner, self._collector):
             collector.wait_ready()
         for store in (self._loki, self._tempo):
             store.wait_ready("/ready")
 
     def lines(self, query: str, begin_s: float) -> list[tuple[dict[str, str], str]]:
-        """What Loki has from `begin_s` (Unix time) on: labels and text of each line."""
+        """Return Loki's lines from `begin_s` (Unix time) on: labels and text of each."""
         parameters = {"query": query, "start": f"{begin_s:.0f}", "limit": "1000"}
         answer = self._loki.get("/loki/api/v1/query_range", **parameters)
         assert answer.status_code == 200, (parameters, answer.text)
@@ -59,7 +60,7 @@ class Stores:
         return [(stream["stream"], line) for stream in streams for _, line in stream["values"]]
 
     def trace(self, trace_id: str) -> list[dict[str, Any]]:
-        """The spans that Tempo has of a trace, in OTLP's JSON; [] where it has none."""
+        """Return the spans that Tempo has of a trace, in OTLP's JSON; [] if it has none."""
         answer = self._tempo.get(f"/api/traces/{trace_id}")
         if answer.status_code == 404:
             return []
@@ -68,13 +69,13 @@ class Stores:
         return [span for group in groups for scope in group["scopeSpans"] for span in scope["spans"]]
 
     def kill(self) -> None:
-        """SIGKILL to all."""
+        """Send SIGKILL to all."""
         for process in (self._collector, self._inner, self._loki, self._tempo):
             process.kill()
 
 
 def _inner(endpoints: dict[str, str]) -> dict[str, Any]:
-    """The configuration of the collector in Grafana's container."""
+    """Return the configuration of the collector in Grafana's container."""
 
     def pipeline(*names: str) -> dict[str, list[str]]:
         return {"receivers": ["otlp"], "processors": ["batch"], "exporters": [f"otlp_http/{name}" for name in names]}

@@ -1,6 +1,6 @@
-"""What an operator sees: eight clients are served, one worker is killed, then all are, and new ones come.
+"""What an operator sees: eight clients are served, one worker is killed, then all are, and new ones start.
 
-Each step asserts what panels and alerts say, the same for metrics that are scraped and for those that are pushed.
+Each step asserts the panels and alerts, both for scraped and for pushed metrics.
 """
 
 import time
@@ -42,7 +42,7 @@ _OF_A_REQUEST: Final = '{service_name="orcastream-worker"} | trace_id != ``'
 
 
 class Story:
-    """One service, told from the first client to the last; every step returns its line."""
+    """One service, from the first client to the last; every step returns its line."""
 
     def __init__(self, service: ObservedService) -> None:
         self._service = service
@@ -52,7 +52,7 @@ class Story:
         """Unix time of what happened."""
 
     def served(self) -> str:
-        """Every panel has an answer, and a plausible one."""
+        """Every panel has a plausible result."""
         self._begun_s = time.time()
         workers = len(self._service.workers)
         for server in self._service.servers:
@@ -62,7 +62,7 @@ class Story:
         return f"{workers} workers serve {CLIENTS} clients: all {panels} panels say so"
 
     def peak_and_fall(self) -> str:
-        """Its rate is told right, and then that it is over, each within 15 s, and from then on."""
+        """The rate of a peak is shown correctly, and then its end, each within 15 s and from then on."""
         service, told = self._service, []
         self.moments["peak"] = time.time()
         with Peak(service.gateway.url):
@@ -74,7 +74,7 @@ class Story:
         return f"{PER_S:.0f} refusals per second: told within a tenth after {rose}; their end after {fell}"
 
     def one_is_killed(self) -> str:
-        """It is gone from every panel, and its requests are seen to be taken over."""
+        """The worker is gone from every panel, and the takeover of its requests is visible."""
         service = self._service
         victim, left = service.freeze_amid_answers(), len(service.workers) - 1
         self.moments["worker killed"] = time.time()
@@ -88,7 +88,7 @@ class Story:
         return f"worker {victim} is killed: gone from the panels after {', '.join(took)}; its requests taken over"
 
     def logs_and_traces(self) -> str:
-        """Where Compose's Grafana asks: a line of the request that was taken over, and its trace, which that names."""
+        """Where Compose's Grafana queries: a log line of the taken-over request, and the trace that it names."""
         stores = self._service.stores
         if stores is None:
             return f"left out: {NOT_FOUND}"
@@ -105,7 +105,7 @@ class Story:
         return f"Loki has the line of a request taken over, and Tempo its trace, of both workers; after {took_s:.0f} s"
 
     def none_is_left(self) -> str:
-        """Nothing runs, the queue waits, and the alert on it fires, one way as fast as the other."""
+        """Nothing runs, the queue waits, and its alert fires, equally fast for both kinds of metrics."""
         service = self._service
         self.moments["all killed"] = time.time()
         for worker in list(service.workers):
@@ -126,7 +126,7 @@ class Story:
         return f"all workers are killed: Running 0, Workers 0; OrcastreamNoWorkerForQueue fires after {shown}"
 
     def others_come(self) -> str:
-        """New workers go on with what waits; then the load ends, and rates fall within their window."""
+        """New workers serve the waiting requests; then the load ends, and rates fall within their window."""
         service = self._service
         self.moments["2 workers come"] = time.time()
         service.start_workers(2)
@@ -151,7 +151,7 @@ class Story:
         return lambda said: self._missing(said, workers)
 
     def _missing(self, said: Said, workers: int) -> dict[tuple[str, str], dict[str, float]]:
-        """Panels that do not say what they should while all is well."""
+        """Return panels with wrong results while all is well."""
         missing = {panel: lines for panel, lines in said.items() if not lines and panel not in SILENT}
         for panel, least in LEAST.items():
             if max(said[panel].values(), default=0) < least:
@@ -165,9 +165,9 @@ class Story:
         return said["service", "Workers"]["workers"] == left and name not in told
 
     def _taken_over(self, server: PrometheusServer) -> None:
-        """Its requests are taken over, and what their clients felt is told apart.
+        """Its requests are taken over, and the pauses that their clients saw are attributed.
 
-        Of an increase, the value before it has to be in the window, and that may have come long before the kill.
+        For an increase, the previous value must be in the window, and it may date from long before the kill.
         """
 
         def told(_: Said) -> bool:
@@ -187,7 +187,7 @@ class Story:
         return waits and said["engine", "Running"] == {"running": 0} and said["service", "Workers"]["workers"] == 0
 
     def _until(self, server: PrometheusServer, holds: Callable[[Said], bool], why: Callable[[Said], object]) -> Said:
-        """What the panels say once `holds`; AssertionError with `why` it does not."""
+        """Return the panels' results once `holds`. Raises AssertionError with `why` if it never does."""
         give_up_s = time.time() + 60 + 8 * self._service.every_s
         while True:
             said = look(server, self._service.every_s)
@@ -201,7 +201,7 @@ class Story:
 
 
 def _epochs(spans: Sequence[dict[str, Any]]) -> list[str]:
-    """The workers that a gateway's span names, in order."""
+    """Return the workers that a gateway's span names, in order."""
     events = [event for span in spans for event in span.get("events", ()) if event["name"] == SpanEvent.EPOCH]
     attributes = [{one["key"]: one["value"] for one in event["attributes"]} for event in events]
     return [one[Attribute.WORKER]["stringValue"] for one in attributes]

@@ -1,4 +1,4 @@
-"""Which traces the shipped collector keeps, where it is to keep none of the others."""
+"""Which traces the shipped collector keeps when it is set to keep no others."""
 
 import time
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ _SLOW_MS: Final = 400
 
 @pytest.fixture
 def receiver() -> Iterator[OtlpReceiver]:
-    """What stands for the store."""
+    """The receiver in place of the store."""
     with OtlpReceiver() as receiver:
         yield receiver
 
 
 @pytest.fixture
 def tracer(receiver: OtlpReceiver, tmp_path: Path) -> Iterator[Tracer]:
-    """Its spans go to the collector."""
+    """A tracer whose spans go to the collector."""
     assert STORE_PROGRAMS is not None
     environment = {"GRAFANA_OTLP_ENDPOINT": receiver.url, "TRACES_PERCENT": "0", "TRACES_SLOW_MS": str(_SLOW_MS)}
     collector = Collector(STORE_PROGRAMS.collector, SHIPPED, tmp_path / "collector", environment=environment)
@@ -45,7 +45,7 @@ def tracer(receiver: OtlpReceiver, tmp_path: Path) -> Iterator[Tracer]:
 
 
 def _request(tracer: Tracer, name: str, *, ms: float = 1, taken_over_from: str = "", failed: bool = False) -> None:
-    """A gateway's span and a worker's in it; both say which request it is."""
+    """Emit a gateway's span with a worker's span in it; both name the request."""
     now_ns = time.time_ns()
     root = tracer.start_span(name, start_time=now_ns)
     child = tracer.start_span(name, set_span_in_context(root), start_time=now_ns)
@@ -57,7 +57,7 @@ def _request(tracer: Tracer, name: str, *, ms: float = 1, taken_over_from: str =
         span.end(now_ns + int(ms * 1e6))
 
 
-def test_what_failed_was_slow_or_was_taken_over_is_kept(tracer: Tracer, receiver: OtlpReceiver) -> None:
+def test_failed_slow_and_taken_over_traces_are_kept(tracer: Tracer, receiver: OtlpReceiver) -> None:
     _request(tracer, "plain")
     _request(tracer, "failed", failed=True)
     _request(tracer, "slow", ms=2 * _SLOW_MS)

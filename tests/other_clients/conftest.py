@@ -36,7 +36,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def ask(service: Site) -> Ask:
-    """`ask("langchain_client", "langchain_openai", "stream")`: what a case prints; skips without the module."""
+    """`ask("langchain_client", "langchain_openai", "stream")` returns a case's output; skips without the module."""
 
     def run(program: str, module: str, case: str) -> dict[str, Any]:
         python = python_with(module)

@@ -1,5 +1,6 @@
-"""Other people's clients as they are found on this machine: beside this Python, on PATH, and in the `bin` folders of
-the environments that ORCASTREAM_TEST_CLIENTS names (colons between them): they want other versions of what we use."""
+"""Third-party clients on this machine: next to this Python, on PATH, and in the `bin` folders of the environments that
+ORCASTREAM_TEST_CLIENTS names (separated by colons): they need other versions of shared packages.
+"""
 
 import os
 import shutil
@@ -17,7 +18,7 @@ def _folders() -> list[str]:
 
 @cache
 def python_with(module: str) -> str | None:
-    """A Python that can import a module; None: there is none."""
+    """Return a Python that can import a module; None means there is none."""
     find = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     for folder in _folders():
         python = str(Path(folder, "python"))
@@ -28,5 +29,5 @@ def python_with(module: str) -> str | None:
 
 @cache
 def command(name: str) -> str | None:
-    """The path of a command; None: there is none."""
+    """Return the path of a command; None means there is none."""
     return next((found for folder in _folders() if (found := shutil.which(name, path=folder))), shutil.which(name))

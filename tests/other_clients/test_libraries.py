@@ -1,4 +1,4 @@
-"""langchain-openai, litellm and instructor, unchanged but for the address. docs/clients.md has their versions."""
+"""langchain-openai, litellm and instructor, unchanged except for the address. docs/clients.md has their versions."""
 
 import pytest
 
@@ -54,7 +54,7 @@ STRUCTURED += [("instructor_client", "instructor", case) for case in ("tools", "
 
 
 @pytest.mark.parametrize("case", STRUCTURED)
-def test_structured_output_is_of_its_class(ask: Ask, case: tuple[str, str, str]) -> None:
+def test_structured_output_has_its_class(ask: Ask, case: tuple[str, str, str]) -> None:
     dish = ask(*case)
     assert dish["name"] in ("soup", "pie")
     assert 1 <= dish["portions"] <= 9

@@ -10,7 +10,7 @@ from tests.other_clients.conftest import Ask
 pytestmark = pytest.mark.server
 
 
-def test_likelihoods_are_those_of_the_model(ask: Ask) -> None:
+def test_likelihoods_equal_those_of_the_model(ask: Ask) -> None:
     told = ask("lm_eval_client", "lm_eval", "ids")
     tokenizer = AutoTokenizer.from_pretrained(demo.MODEL_DIR)
     model = AutoModelForCausalLM.from_pretrained(demo.MODEL_DIR, dtype=torch.float32)

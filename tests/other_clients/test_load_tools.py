@@ -1,4 +1,4 @@
-"""Load tools that others use, unchanged: every request of theirs succeeds, and is counted as they count it."""
+"""Common load tools, unchanged: all their requests succeed, and their counts match."""
 
 import json
 import os
@@ -26,7 +26,7 @@ main(parser.parse_args())
 
 
 def vllm_bench(service: Site, folder: Path, *more: str) -> dict[str, Any]:
-    """What `vllm bench serve` writes down."""
+    """Return the results that `vllm bench serve` writes."""
     python = python_with("vllm")
     if python is None:
         pytest.skip("vllm is not installed")
@@ -69,7 +69,7 @@ def test_guidellm(service: Site, tmp_path: Path, path: str) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([guidellm, "run", *flags], capture_output=True, text=True, check=False, env=environment)
     if done.returncode and done.stderr.rstrip().endswith("\nTimeoutError"):
-        pytest.skip("guidellm's own processes did not end within the five seconds that it gives them")
+        pytest.skip("guidellm's own processes did not end within its limit of five seconds")
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     [benchmark] = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["benchmarks"]
     totals, tokens = [benchmark["metrics"][name] for name in ("request_totals", "output_token_count")]

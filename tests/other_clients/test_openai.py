@@ -1,4 +1,4 @@
-"""The official client's documented examples, unchanged but for address and model."""
+"""The official client's documented examples, unchanged except for address and model."""
 
 import json
 import time
@@ -83,7 +83,7 @@ class Order(pydantic.BaseModel):
 
 
 def test_tools(client: openai.OpenAI) -> None:
-    """A call, and an answer behind its result; messages go back as they came."""
+    """A call, and an answer after its result; messages are sent back unchanged."""
     tools = [openai.pydantic_function_tool(Order, name="order")]
     messages: list[Any] = asking("What is 3 + 4?")
     ask = partial(client.chat.completions.create, model=MODEL, tools=tools, temperature=2)
@@ -125,7 +125,7 @@ def test_completion(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
 def test_echo(client: openai.OpenAI, max_tokens: int) -> None:
-    """As tools ask that score texts, whole and streamed."""
+    """As requested by tools that score texts, whole and streamed."""
     prompt = "What is 3 + 4?"
     ask = partial(client.completions.create, model=MODEL, prompt=prompt, echo=True, logprobs=2, temperature=0)
     completion = ask(max_tokens=max_tokens)
@@ -177,7 +177,7 @@ def test_models(client: openai.OpenAI) -> None:
     assert client.models.retrieve(MODEL).id == MODEL
 
 
-def test_errors_are_those_that_the_client_knows(client: openai.OpenAI) -> None:
+def test_errors_are_the_clients_known_classes(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(model="no-such-model", messages=asking("x"))
     assert unknown.value.code == "model_not_found"
@@ -218,7 +218,7 @@ def test_a_parsed_response(client: openai.OpenAI) -> None:
 
 
 def test_tools_of_responses(client: openai.OpenAI) -> None:
-    """A call, and answers behind its result; items go back as they came, or are named by the response's id."""
+    """A call, and answers after its result; items are sent back unchanged, or referenced by the response's id."""
     tools = [openai.pydantic_function_tool(Order, name="order")["function"]]
     asked: dict[str, Any] = {"model": MODEL, "tools": [{"type": "function", **tool} for tool in tools]}
     required = {**asked, "tool_choice": "required", "parallel_tool_calls": False, "temperature": 2}

@@ -1,8 +1,8 @@
-"""A virtual environment that holds the built wheel and what it declares to need, nothing else.
+"""A virtual environment with only the built wheel and its declared requirements.
 
-Its requirements are not downloaded again: they are linked from the environment that runs the tests, distribution by
-distribution as the wheel's metadata names them. So it takes a second, needs no network, and a package that is imported
-but not declared is still missing.
+The requirements are not downloaded again: they are linked from the environment that runs the tests, per distribution as
+named in the wheel's metadata. So creation takes a second and needs no network, and a package that is imported but not
+declared is still missing.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 
 def requirements_of(wheel: Path) -> list[Requirement]:
-    """What the wheel's metadata ask for, extras included."""
+    """Return the requirements in the wheel's metadata, including extras."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
@@ -26,7 +26,7 @@ def requirements_of(wheel: Path) -> list[Requirement]:
 
 
 def closure(requirements: list[Requirement], extras: set[str]) -> set[str]:
-    """Names of all distributions that these need with these extras, and those need in turn."""
+    """Return the names of all distributions that these need with these extras, recursively."""
     found: set[str] = set()
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = _chosen(requirements, extras)
@@ -47,7 +47,7 @@ def closure(requirements: list[Requirement], extras: set[str]) -> set[str]:
 
 
 def create(directory: Path, wheel: Path, names: set[str]) -> Path:
-    """Make the environment in `directory`; returns its `bin` folder."""
+    """Create the environment in `directory`; return its `bin` folder."""
     venv.create(directory, with_pip=False, symlinks=True)
     (site,) = directory.glob("lib/python*/site-packages")
     for name in names:

@@ -1,4 +1,4 @@
-"""`make` compiles the operators once, and again when their sources change; how many processes share the tests out."""
+"""`make` compiles the operators once, and again when their sources change; the number of test processes."""
 
 import os
 import re
@@ -18,7 +18,7 @@ NOTICE = "Compiling the CPU operators ..."
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What the rule needs of a checkout, with a source that compiles at once, and an environment that is ready."""
+    """The parts of a checkout that the rule needs, with a source that compiles quickly, and a ready environment."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()
@@ -38,7 +38,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def make(checkout: Path, **environment: str) -> str:
-    """What `make` prints while it brings the operators up to date."""
+    """Return the output of `make` while it updates the operators."""
     known = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTHONPATH"))}
     command = ["make", "--no-print-directory", STAMP]
     return subprocess.run(
@@ -61,7 +61,7 @@ def test_make_compiles_once_and_again_when_a_source_changes(checkout: Path) -> N
     assert len(built) == len(INSTRUCTION_SETS)
 
 
-def test_make_goes_on_without_a_compiler_and_asks_again(checkout: Path) -> None:
+def test_make_continues_without_a_compiler_and_retries_later(checkout: Path) -> None:
     for _ in range(2):
         _, told = make(checkout, CXX="no-such-compiler").splitlines()
         assert told == (
@@ -70,7 +70,7 @@ def test_make_goes_on_without_a_compiler_and_asks_again(checkout: Path) -> None:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-def test_make_stops_where_a_source_is_wrong(checkout: Path) -> None:
+def test_make_stops_at_a_faulty_source(checkout: Path) -> None:
     (checkout / "engine/native/src/wrong.cpp").write_text("int wrong() { return nothing; }\n", encoding="utf-8")
     with pytest.raises(subprocess.CalledProcessError) as failed:
         make(checkout)
@@ -84,9 +84,9 @@ def processes_of_a_test_run(*variables: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("wanted", "halves"), [(0, [0, 0]), (1, [1, 1]), (100, [2, 100])])
-def test_what_computes_has_a_core_for_each_process(wanted: int, halves: list[int]) -> None:
+def test_compute_tests_have_a_core_for_each_process(wanted: int, halves: list[int]) -> None:
     assert processes_of_a_test_run(f"TEST_WORKERS={wanted}", "AGAIN=") == halves
 
 
-def test_what_failed_runs_again_alone_where_that_is_asked_for() -> None:
+def test_failed_tests_rerun_alone_on_request() -> None:
     assert processes_of_a_test_run("TEST_WORKERS=4", "AGAIN=1") == [2, 4, 0]

@@ -1,4 +1,4 @@
-"""The wheel carries the compiled operators for a platform, and none where it is told so."""
+"""The wheel contains the compiled operators for a platform, or none if so configured."""
 
 import platform
 import subprocess
@@ -19,7 +19,7 @@ IN_WHEEL = "orcastream/engine/native/built/"
 
 
 @needs_compiler
-def test_the_wheel_is_of_a_platform_and_of_any_python(wheel: Path) -> None:
+def test_the_wheel_is_for_one_platform_and_any_python(wheel: Path) -> None:
     assert wheel.name == f"orcastream-0.1.0-py3-none-linux_{platform.machine()}.whl"
     carried = zipfile.ZipFile(wheel).namelist()
     libraries = {f"{IN_WHEEL}liborcastream_{name}.so" for name in INSTRUCTION_SETS}

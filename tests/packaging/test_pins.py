@@ -1,4 +1,4 @@
-"""What the project asks for is pinned."""
+"""The project's requirements are pinned."""
 
 import tomllib
 
@@ -9,7 +9,7 @@ from tests.packaging.conftest import ROOT
 
 
 def test_every_dependency_of_every_extra_is_pinned() -> None:
-    """The set-up leaves the extra `bench` out, and a list written after it would lose its pins."""
+    """The setup omits the extra `bench`, and a list written after it would lose its pins."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -17,7 +17,7 @@ def test_every_dependency_of_every_extra_is_pinned() -> None:
     assert {canonicalize_name(Requirement(line).name) for line in asked} - pinned == {"orcastream"}
 
 
-def test_the_command_that_writes_the_pins_knows_every_extra() -> None:
+def test_the_command_that_writes_the_pins_includes_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     within_dev = {extra for line in extras["dev"] for extra in Requirement(line).extras}
     left_out = ",".join(["dev", *sorted(extras.keys() - within_dev - {"dev"})])

@@ -1,4 +1,4 @@
-"""What people get who install the wheel: everything that runs, from any directory, and no torch for a gateway."""
+"""An installed wheel: everything runs from any directory, and a gateway needs no torch."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ DATA = (".lua", ".yaml", ".json", ".safetensors", ".jinja")
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A directory that has nothing to do with the sources, and an environment that does not lead back to them."""
+    """A directory unrelated to the sources, and an environment that does not refer to them."""
     for name in list(os.environ):
         if name.startswith(("ORCASTREAM_", "PYTHONPATH", "VIRTUAL_ENV")):
             monkeypatch.delenv(name)
@@ -32,7 +32,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return directory
 
 
-def test_the_wheel_carries_every_room_and_its_data(wheel: Path) -> None:
+def test_the_wheel_contains_every_package_and_its_data(wheel: Path) -> None:
     carried = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
         f"orcastream/{path.relative_to(ROOT)}"
@@ -44,7 +44,7 @@ def test_the_wheel_carries_every_room_and_its_data(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in carried} == {"orcastream", "orcastream-0.1.0.dist-info"}
 
 
-def test_a_gateway_does_without_torch(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
+def test_a_gateway_runs_without_torch(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
     needed = closure(requirements_of(wheel), {"gateway"})
     assert "torch" not in needed
     binaries = create(tmp_path / "environment", wheel, needed)
@@ -93,7 +93,7 @@ def test_an_installed_wheel_serves_from_any_directory(installed: Path, elsewhere
         up.close()
 
 
-def test_the_client_needs_its_own_extra_alone(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
+def test_the_client_needs_only_its_own_extra(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
     needed = closure(requirements_of(wheel), {"client"})
     assert not {"torch", "transformers", "fastapi"} & set(needed)
     binaries = create(tmp_path / "environment", wheel, needed)
@@ -104,8 +104,8 @@ def test_the_client_needs_its_own_extra_alone(wheel: Path, elsewhere: Path, tmp_
     subprocess.run([binaries / "python", "-W", "error", "-c", program], check=True, cwd=elsewhere)
 
 
-def test_a_program_of_the_clients_user_is_checked_with_our_types(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
-    """Also where a type of the client's comes from another room, as that of `usage` does."""
+def test_a_users_program_is_type_checked_with_the_clients_types(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
+    """Even if a type of the client comes from another package, as that of `usage` does."""
     binaries = create(tmp_path / "environment", wheel, closure(requirements_of(wheel), {"client"}))
     (elsewhere / "program.py").write_text(
         "from orcastream.client import Client\n"

@@ -1,4 +1,4 @@
-"""A Redis Cluster with workers and gateways around it, and the answer that a client shall get."""
+"""A Redis Cluster with workers and gateways, and the answer that a client must get."""
 
 from collections.abc import Callable
 from functools import partial
@@ -55,11 +55,11 @@ class ClusterSite:
             gateway.wait_ready()
 
     def stop(self) -> None:
-        """Kill everything that is left."""
+        """Kill all remaining processes."""
         for process in (*self.workers.values(), *self.gateways):
             process.kill()
         self.redis.stop()
 
     def ask(self, faults: dict[int, Callable[[Stream], None]] | None = None, stream: Stream | None = None) -> Stream:
-        """Have the answer streamed, with faults at the n-th chunk."""
+        """Stream the answer, with faults at the n-th chunk."""
         return (stream or Stream()).post(self.gateways[0].url, BODY, faults or {})

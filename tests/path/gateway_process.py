@@ -12,7 +12,7 @@ from tests.service_process import ServiceProcess
 
 
 class GatewayProcess(ServiceProcess):
-    """`orcastream gateway` against the server at `url`, on a port of its own."""
+    """`orcastream gateway` against the server at `url`, on its own port."""
 
     def __init__(self, url: str, log_path: Path, *, port: int | None = None, **settings: object) -> None:
         self.port = port or free_port()
@@ -21,14 +21,14 @@ class GatewayProcess(ServiceProcess):
         super().__init__("gateway", log_path, **{**defaults, "served_model_name": "orca-demo", **settings})
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until it says that Redis answers and a worker lives."""
+        """Wait until the gateway reports that Redis answers and a worker is alive."""
         give_up = time.monotonic() + timeout_s
         while self.wait_answering(timeout_s).status_code != 200:
             assert time.monotonic() < give_up, f"the gateway did not become ready:\n{self.log[-4000:]}"
             time.sleep(0.05)
 
     def wait_answering(self, timeout_s: float = PATIENCE_S) -> httpx.Response:
-        """Wait until it says whether it is ready; what it says."""
+        """Wait until the gateway reports whether it is ready; return the report."""
         give_up = time.monotonic() + timeout_s
         while time.monotonic() < give_up and self.running:
             try:

@@ -1,7 +1,7 @@
-"""How long a stream stands still while a cluster replaces a dead master: `python -m tests.path.promotion --rounds 5`.
+"""How long a stream pauses while a cluster replaces a dead master: `python -m tests.path.promotion --rounds 5`.
 
 Three masters and three replicas, a gateway and a worker, real processes; the master of the queue, or of the reply log,
-is killed for good in mid-answer. Exit status 1: an answer was not the undisturbed one.
+is killed permanently in mid-answer. Exit status 1: an answer differed from the undisturbed one.
 """
 
 import argparse
@@ -29,7 +29,7 @@ KEYS: dict[str, Callable[[Stream], str]] = {
 
 
 class TimedStream(Stream):
-    """Notes when chunks came."""
+    """Records when chunks arrived."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,12 +41,12 @@ class TimedStream(Stream):
 
     @property
     def longest_pause_s(self) -> float:
-        """Between two chunks."""
+        """Return the longest pause between two chunks."""
         return max(b - a for a, b in zip(self.times, self.times[1:], strict=False))
 
 
 def pause_s(key_of: Callable[[Stream], str], directory: Path) -> float:
-    """The longest pause of one answer, whose node dies in the middle; RuntimeError where it is not the right answer."""
+    """Return the longest pause of one answer whose node dies midway. Raises RuntimeError if the answer is wrong."""
     binary = system_binary()
     if binary is None:
         raise RuntimeError("there is no redis-server on PATH")
@@ -70,7 +70,7 @@ def pause_s(key_of: Callable[[Stream], str], directory: Path) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure; the exit status."""
+    """Measure and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.path.promotion", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)

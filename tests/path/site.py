@@ -1,4 +1,4 @@
-"""Everything that a client meets, as real processes around one Redis server."""
+"""Everything that a client uses, as real processes around one Redis server."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,27 +30,27 @@ class Site:
             gateway.wait_ready()
 
     def replace_gateway(self, old: GatewayProcess) -> None:
-        """Start one where `old`, which is dead, was listening, and wait until it serves."""
+        """Start a gateway at the address of the dead `old`, and wait until it serves."""
         new = self._new(GatewayProcess, port=old.port)
         self.gateways[self.gateways.index(old)] = new
         new.wait_ready()
 
     def replace_worker(self, name: str) -> None:
-        """Kill a worker and start another one; does not wait until that serves."""
+        """Kill a worker and start another one; do not wait until it serves."""
         self.workers.pop(name).kill()
         new = self._new(WorkerProcess)
         self.workers[f"pid {new.pid}"] = new
 
     def writers(self, request_id: str) -> set[str]:
-        """The workers that began an epoch of a request."""
+        """Return the workers that began an epoch of a request."""
         return set(self._epochs(request_id))
 
     def writer(self, request_id: str) -> WorkerProcess:
-        """The worker that began the newest epoch of a request: on a busy machine it need not be the only one."""
+        """Return the worker that began the newest epoch of a request: on a busy machine there may be several epochs."""
         return self.workers[self._epochs(request_id)[-1]]
 
     def _epochs(self, request_id: str) -> list[str]:
-        """The worker of each epoch."""
+        """Return the worker of each epoch."""
         with self.server.client() as client:
             events = [decode_event(fields) for _, fields in client.xrange(Keys(MODEL).reply(request_id))]
         return [event.worker for event in events if isinstance(event, Started)]
@@ -60,11 +60,11 @@ class Site:
         return kind(self.server.url, self._directory / f"{self._count}.log", **settings)
 
     def stop(self) -> None:
-        """Kill everything that is left."""
+        """Kill all remaining processes."""
         for process in (*self.workers.values(), *self.gateways):
             process.kill()
 
     @property
     def url(self) -> str:
-        """The first gateway."""
+        """The URL of the first gateway."""
         return self.gateways[0].url

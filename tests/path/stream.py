@@ -1,4 +1,4 @@
-"""A client of a streamed completion that sees the bare events, and can go on after its connection is lost."""
+"""A client of a streamed completion that sees the raw events, and can resume after its connection is lost."""
 
 import json
 import re
@@ -15,7 +15,7 @@ Fault = Callable[["Stream"], None]
 
 @dataclass
 class Stream:
-    """What a client has got so far: text, workers by their comments, the last event id."""
+    """What a client has received so far: text, workers from comments, the last event id."""
 
     text: str = ""
     workers: list[str] = field(default_factory=list)
@@ -27,17 +27,17 @@ class Stream:
     done: bool = False
 
     def post(self, url: str, body: dict[str, Any], faults: dict[int, Fault]) -> "Stream":
-        """Send the request and read to the end, or to a broken connection; `faults` happen at the n-th chunk."""
+        """Send the request and read to the end, or to a broken connection; trigger `faults` at the n-th chunk."""
         request = httpx.Request("POST", f"{url}/v1/completions", json={**body, "stream": True})
         return self._read(request, faults)
 
     def resume(self, url: str) -> "Stream":
-        """Go on behind the last event, on any gateway."""
+        """Resume after the last event, on any gateway."""
         headers = {"Last-Event-ID": self.last_id}
         return self._read(httpx.Request("GET", f"{url}/v1/requests/{self.request_id}/events", headers=headers), {})
 
     def _read(self, request: httpx.Request, faults: dict[int, Fault]) -> "Stream":
-        # Clients run in threads, too, and a look for proxies would read the environment while pytest writes to it.
+        # Clients also run in threads, and proxy detection would read the environment while pytest writes to it.
         with httpx.Client(timeout=PATIENCE_S, trust_env=False) as client:
             response = client.send(request, stream=True)
             assert response.status_code == 200, response.read()

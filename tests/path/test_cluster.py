@@ -1,4 +1,4 @@
-"""Client, gateways and workers on a cluster of three nodes, of which one is killed, or gives slots away."""
+"""Client, gateways and workers on a cluster of three nodes, one of which is killed or loses slots."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +35,7 @@ def replicated(redis_binary: str, tmp_path: Path) -> Iterator[ClusterSite]:
 
 
 def is_whole(stream: Stream) -> bool:
-    """Whether the client got the undisturbed answer and its end."""
+    """Return whether the client got the undisturbed answer and its end."""
     assert stream.error is None
     return (stream.text.strip(), stream.finish_reason, stream.done) == (ANSWER, "stop", True)
 
@@ -77,7 +77,7 @@ def test_a_slot_moves_to_another_node_in_mid_stream(site: ClusterSite, key_of: C
     assert all(map(is_whole, [site.ask({30: move, 60: move}), site.ask()]))
 
 
-def test_a_worker_is_killed_and_the_other_goes_on_behind_its_last_token(site: ClusterSite) -> None:
+def test_a_worker_is_killed_and_the_other_continues_after_its_last_token(site: ClusterSite) -> None:
     site.start(workers=2)
 
     def kill(stream: Stream) -> None:
@@ -88,7 +88,7 @@ def test_a_worker_is_killed_and_the_other_goes_on_behind_its_last_token(site: Cl
     assert len(set(stream.workers)) == 2
 
 
-def test_a_gateway_is_killed_and_the_client_goes_on_at_another(site: ClusterSite) -> None:
+def test_a_gateway_is_killed_and_the_client_continues_at_another(site: ClusterSite) -> None:
     site.start(workers=1, gateways=2)
 
     def kill(_: Stream) -> None:
@@ -99,7 +99,7 @@ def test_a_gateway_is_killed_and_the_client_goes_on_at_another(site: ClusterSite
     assert is_whole(stream.resume(site.gateways[1].url))
 
 
-def test_a_queue_in_lanes_goes_on_while_the_node_of_one_is_killed_and_restarted(site: ClusterSite) -> None:
+def test_a_queue_in_lanes_continues_while_the_node_of_one_is_killed_and_restarted(site: ClusterSite) -> None:
     site.start(workers=2, queue_lanes=3)
     keys = Keys(MODEL, queue_lanes=3)
     nodes = [site.redis.node_of(lane.requests("normal")) for lane in keys.each_lane]
@@ -109,15 +109,15 @@ def test_a_queue_in_lanes_goes_on_while_the_node_of_one_is_killed_and_restarted(
 
     with ThreadPoolExecutor(12) as pool:
         others = pool.map(lambda _: site.ask(), range(12))
-        streams = [site.ask({30: restart}), *others]  # what a thread starts ends with it
+        streams = [site.ask({30: restart}), *others]  # a process ends with the thread that started it
     assert {keys.lane_of(stream.request_id) for stream in streams} == {0, 1, 2}
     assert all(map(is_whole, streams))
     site.redis.wait_whole()
     assert is_whole(site.ask())
 
 
-def test_who_counts_lanes_otherwise_is_told_so(site: ClusterSite) -> None:
-    """A gateway waits for workers that look where it writes; an entry in another lane than its own is refused."""
+def test_a_different_number_of_lanes_is_an_error(site: ClusterSite) -> None:
+    """A gateway waits for workers that read where it writes; an entry in the wrong lane is refused."""
     site.start(workers=1, gateways=0, queue_lanes=3)
     gateway = GatewayProcess(site.redis.url, site.directory / "other.log", queue_lanes=2)
     site.gateways.append(gateway)
@@ -135,7 +135,7 @@ def test_who_counts_lanes_otherwise_is_told_so(site: ClusterSite) -> None:
 
 def test_answers_whose_logs_are_on_all_nodes_are_read_at_once(site: ClusterSite) -> None:
     site.start(workers=1)
-    with ThreadPoolExecutor(40) as pool:  # no node is left out, but once in four million
+    with ThreadPoolExecutor(40) as pool:  # no node is left out, except once in four million
         streams = list(pool.map(lambda _: site.ask(), range(40)))
     assert {site.redis.node_of(log_of(stream)) for stream in streams} == set(site.redis.nodes)
     assert all(map(is_whole, streams))

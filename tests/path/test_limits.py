@@ -1,4 +1,4 @@
-"""The concurrency of a tenant with real processes: a place is held, and given back, although workers are killed."""
+"""The concurrency of a tenant with real processes: a slot is held and released, although workers are killed."""
 
 import json
 import time
@@ -25,9 +25,7 @@ def ask(gateway: GatewayProcess, **changes: Any) -> httpx.Response:
     return httpx.post(f"{gateway.url}/v1/completions", json={**BODY, **changes}, headers=HEADERS, timeout=PATIENCE_S)
 
 
-def test_a_place_is_held_through_a_takeover_and_given_back_at_the_end(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_slot_is_held_through_a_takeover_and_released_at_the_end(redis_server: RedisServer, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps({digest("key"): json.loads(grant_text(Grant(tenant="alpha", max_concurrency=1)))}))
     workers = [WorkerProcess(redis_server.url, tmp_path / f"worker{number}.log") for number in range(2)]
@@ -50,7 +48,7 @@ def test_a_place_is_held_through_a_takeover_and_given_back_at_the_end(
                 assert (refused.status_code, refused.json()["error"]["code"]) == (429, "concurrency_limit_exceeded")
             assert "data: [DONE]" in lines
         for gateway in gateways:
-            give_up = time.monotonic() + PATIENCE_S  # a client knows of the end before the entry is acknowledged
+            give_up = time.monotonic() + PATIENCE_S  # a client sees the end before the entry is acknowledged
             while ask(gateway, max_tokens=1).status_code != 200:
                 assert time.monotonic() < give_up
     finally:

@@ -1,4 +1,4 @@
-"""What a request asks for besides its prompt survives a takeover: the same text, the same log probabilities."""
+"""All parameters of a request survive a takeover: the same text, the same log probabilities."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ ASKED: dict[str, Any] = {
 
 @dataclass
 class Answer:
-    """What a stream brought of each choice."""
+    """What a stream delivered of each choice."""
 
     texts: list[str] = field(default_factory=lambda: ["", ""])
     tokens: list[list[str]] = field(default_factory=lambda: [[], []])

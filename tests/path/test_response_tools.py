@@ -1,4 +1,4 @@
-"""Function tools of responses through real processes: a call that has to come, and what follows on its result."""
+"""Function tools of responses through real processes: a required call, and the answer after its result."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def call_of(client: openai.OpenAI, response_id: str, schema: dict[str, Any]) -> 
     return call
 
 
-def test_a_call_and_what_follows_on_its_result(site: Site) -> None:
+def test_a_call_and_the_answer_after_its_result(site: Site) -> None:
     site.start(workers=1, gateways=2)
     first, second = site.gateways
     with client_of(first) as client, client_of(second) as other:
@@ -67,7 +67,7 @@ def test_a_call_and_what_follows_on_its_result(site: Site) -> None:
 
 
 def test_worker_and_gateway_killed_in_mid_call(site: Site) -> None:
-    """Some of its arguments have come then; the second gateway tells the others, under the numbers that follow."""
+    """Some of its arguments have arrived by then; the second gateway sends the rest, with the numbers that follow."""
     site.start(workers=2, gateways=2, patch=PACED)
     first, second = site.gateways
     asked = {**ASKED, "tools": [{"type": "function", "name": "note", "parameters": MANY}]}

@@ -1,4 +1,4 @@
-"""A response in the background, as real processes: whatever is killed, it is made, and reading it goes on elsewhere."""
+"""A background response through real processes: whatever is killed, it completes, and reading continues elsewhere."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def client_of(gateway: GatewayProcess) -> openai.OpenAI:
 
 
 def read(stream: Any, until: int | None = None) -> list[Any]:
-    """The events of a stream, so many of them, or all."""
+    """Return a given number of a stream's events, or all."""
     events = []
     for event in stream:
         events.append(event)

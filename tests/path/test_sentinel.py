@@ -1,4 +1,4 @@
-"""Gateway and workers that find Redis by its sentinels, while the replica is promoted."""
+"""Gateway and workers that find Redis through sentinels, while the replica is promoted."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ BODY = {"model": "orca-demo", "prompt": PROMPT, "max_tokens": 2000, "temperature
 
 
 class Site:
-    """Everything that one failover concerns."""
+    """Everything that takes part in one failover."""
 
     def __init__(self, redis_binary: str, directory: Path) -> None:
         self.redis = Sentinels(redis_binary, directory)
@@ -31,7 +31,7 @@ class Site:
         self._processes: list[Any] = []
 
     def worker(self) -> WorkerProcess:
-        """A worker that has come up."""
+        """Start a worker and wait until it serves."""
         number = len(self._processes)
         master = next(one for one in self.redis.servers if one.port == self.redis.master_port())
         worker = WorkerProcess(master.url, self._directory / f"worker{number}.log", redis_url=self.redis.url)
@@ -40,14 +40,14 @@ class Site:
         return worker
 
     def gateway(self) -> GatewayProcess:
-        """A gateway that has been started."""
+        """Start a gateway."""
         log = self._directory / f"gateway{len(self._processes)}.log"
         gateway = GatewayProcess(self.redis.url, log, redis_patience_s=PATIENCE_S)
         self._processes.append(gateway)
         return gateway
 
     def stop(self) -> None:
-        """Kill everything that is left."""
+        """Kill all remaining processes."""
         for process in self._processes:
             process.kill()
         self.redis.stop()
@@ -94,7 +94,7 @@ def master_frozen_until_the_replica_is_promoted(site: Site) -> None:
         replica_promoted,
     ],
 )
-def test_a_stream_goes_on_after_a_promotion_and_so_does_the_service(site: Site, fault: Callable[[Site], None]) -> None:
+def test_a_stream_and_the_service_continue_after_a_promotion(site: Site, fault: Callable[[Site], None]) -> None:
     site.worker()
     gateway = site.gateway()
     gateway.wait_ready()

@@ -1,4 +1,4 @@
-"""Tool calls of the demo model, which knows nothing of tools, through real processes."""
+"""Tool calls of the demo model, which was not trained on tools, through real processes."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def site(redis_server: RedisServer, tmp_path: Path) -> Iterator[Site]:
 
 
 def ask(site: Site, **more: Any) -> list[dict[str, Any]]:
-    """The choices of a whole answer."""
+    """Return the choices of a whole answer."""
     with httpx.Client(timeout=PATIENCE_S) as http:
         response = http.post(f"{site.url}/v1/chat/completions", json={**BODY, **more})
     assert response.status_code == 200, response.text
@@ -50,7 +50,7 @@ def ask(site: Site, **more: Any) -> list[dict[str, Any]]:
 
 
 def streamed(site: Site, kill_at: int | None = None, **more: Any) -> tuple[list[dict[str, Any]], str | None, int]:
-    """The calls of a stream's only choice, its finish reason, and how many workers wrote it.
+    """Return the calls of a stream's only choice, its finish reason, and how many workers wrote it.
 
     `kill_at`: the position of an output token at which the worker is killed.
     """
@@ -77,7 +77,7 @@ def streamed(site: Site, kill_at: int | None = None, **more: Any) -> tuple[list[
 
 
 def take_call(calls: list[dict[str, Any]], call: dict[str, Any]) -> None:
-    """What a chunk tells of a call: that it begins, or more of its arguments."""
+    """Take a chunk of a call: its beginning, or more of its arguments."""
     if call["index"] == len(calls):
         calls.append(call)
     else:
@@ -90,7 +90,7 @@ def assert_valid(calls: list[dict[str, Any]]) -> None:
         jsonschema.validate(arguments, SCHEMAS[call["function"]["name"]])
 
 
-def test_required_calls_are_valid_whatever_the_model_would_say(site: Site) -> None:
+def test_required_calls_are_valid_whatever_the_model_would_generate(site: Site) -> None:
     site.start(workers=1)
     for temperature in (0, 1, 2):
         for choice in ask(site, tool_choice="required", parallel_tool_calls=False, n=4, temperature=temperature):
@@ -114,7 +114,7 @@ def test_a_worker_killed_in_mid_call(site: Site) -> None:
     undisturbed, reason, _ = streamed(site, **more)
     assert (len(undisturbed), reason) == (1, "tool_calls")
     assert_valid(undisturbed)
-    more |= {"logprobs": True}  # whose chunks come with each token
+    more |= {"logprobs": True}  # whose chunks arrive with each token
     calls, reason, num_workers = streamed(site, kill_at=20, **more)
     assert ([call["function"] for call in calls], reason) == ([call["function"] for call in undisturbed], "tool_calls")
     assert num_workers == 2

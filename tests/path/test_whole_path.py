@@ -33,7 +33,7 @@ def site(redis_server: RedisServer, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def own_site(own_redis: Callable[..., RedisServer], tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    """Processes on a server of their own, which may be killed."""
+    """Processes on their own server, which may be killed."""
     sites: list[Site] = []
 
     def start(**options: Any) -> Site:
@@ -68,7 +68,7 @@ def test_worker_frozen_beyond_its_lease_and_thawed(site: Site) -> None:
         frozen[0].signal(signal.SIGSTOP)
 
     class Thawing(Stream):
-        """Thaws the worker once the other one writes."""
+        """Thaws the worker once the other worker writes."""
 
         thawed = False
 
@@ -84,12 +84,14 @@ def test_worker_frozen_beyond_its_lease_and_thawed(site: Site) -> None:
     assert stream.thawed
     give_up = time.monotonic() + PATIENCE_S
     while not re.search("write refused|lease lost", frozen[0].log):
-        assert time.monotonic() < give_up, f"the thawed worker went on as if it still had the request: {frozen[0].log}"
+        assert time.monotonic() < give_up, (
+            f"the thawed worker continued as if it still had the request: {frozen[0].log}"
+        )
         time.sleep(0.01)
     assert frozen[0].running
 
 
-def test_gateway_killed_in_mid_stream_and_the_client_goes_on_elsewhere(site: Site) -> None:
+def test_gateway_killed_in_mid_stream_and_the_client_continues_elsewhere(site: Site) -> None:
     site.start(workers=1, gateways=2, patch=PACED)
     stream = Stream().post(site.url, BODY, {30: lambda _: site.gateways[0].kill()})
     assert not stream.done
@@ -104,14 +106,14 @@ def test_redis_killed_in_mid_stream_and_restarted(own_site: Callable[..., Site],
     assert_undisturbed(stream)
 
 
-def test_redis_comes_back_empty_and_the_gateway_enqueues_again(own_site: Callable[..., Site]) -> None:
+def test_redis_restarts_empty_and_the_gateway_enqueues_again(own_site: Callable[..., Site]) -> None:
     site = own_site()
     site.start(workers=1)
     stream = Stream().post(site.url, BODY, {30: lambda _: site.server.restart()})
     assert_undisturbed(stream)
 
 
-def test_official_client_with_a_worker_killed_in_between(site: Site) -> None:
+def test_official_client_with_a_worker_killed_in_mid_stream(site: Site) -> None:
     site.start(workers=2, patch=PACED)
     client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
     text = ""

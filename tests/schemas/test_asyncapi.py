@@ -1,4 +1,4 @@
-"""asyncapi.yaml says what the code does: each check compares both ways, and a mutated document fails one of them."""
+"""asyncapi.yaml describes what the code does: each check compares both ways, and a mutated document fails one."""
 
 import copy
 import json
@@ -43,7 +43,7 @@ Doc = dict[str, Any]
 DOCUMENT: Doc = yaml.safe_load((Path(schemas.__file__).parent / "asyncapi.yaml").read_text(encoding="utf-8"))
 NOW_MS = 1_800_000_000_000
 
-# JSON Schema takes 1.0 for an integer; the contract does not, as its msgpack and JSON readers tell the two apart.
+# JSON Schema treats 1.0 as an integer; the contract does not, because its msgpack and JSON readers distinguish the two.
 STRICT = Draft7Validator.TYPE_CHECKER.redefine(
     "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
 )
@@ -64,7 +64,7 @@ def validator(doc: Doc, name: str) -> Any:
 
 
 def inlined(described: Doc) -> Doc:
-    """A pydantic schema with its definitions where they are referred to."""
+    """Return a pydantic schema with its definitions inlined."""
     definitions = described.pop("$defs")
 
     def walk(node: Any) -> Any:
@@ -81,7 +81,7 @@ def inlined(described: Doc) -> Doc:
 
 
 def without_words(node: Any) -> Any:
-    """A schema without what only people read, and `x or null` written as one type."""
+    """Return a schema without its human-readable parts, with `x or null` written as one type."""
     if isinstance(node, list):
         return [without_words(item) for item in node]
     if not isinstance(node, dict):
@@ -95,10 +95,10 @@ def without_words(node: Any) -> Any:
 
 
 def model_payload_schema() -> Doc:
-    """What pydantic says of Payload, in the document's dialect."""
+    """Return pydantic's schema of Payload, in the document's dialect."""
     described: Doc = without_words(inlined(Payload.model_json_schema()))
     properties = described["properties"]
-    # pydantic states the bounds of the prompt as those of its undecoded value
+    # pydantic states the bounds of the prompt's undecoded value
     prompt = properties["prompt"]
     prompt["minItems"], prompt["maxItems"] = prompt.pop("minLength"), prompt.pop("maxLength")
     for field in [*properties.values(), *properties["constraint"]["properties"].values()]:
@@ -183,7 +183,7 @@ def resolve(doc: Doc, node: Doc) -> Doc:
 
 
 def compare_object(doc: Doc, node: Doc, full: Any, bare: Any, path: str) -> None:
-    """Properties are those of a full event, required ones those of a bare one; below as above."""
+    """Compare properties with a full event, and required ones with a minimal event, recursively."""
     node = resolve(doc, node)
     if node["type"] == "array" and full and isinstance(full[0], dict):
         compare_object(doc, node["items"], full[0], bare[0], f"{path}[]")
@@ -212,7 +212,7 @@ def check_events(doc: Doc) -> None:
     assert set(doc["channels"]["replies"]["messages"]) == {event.type for event in FULL_EVENTS.values()}
 
 
-# Readers pass over fields they do not know, so a terminal has all that a tokens event needs.
+# Readers skip unknown fields, so a terminal has everything that a tokens event needs.
 CONTAINED = {("Finished", "Tokens"), ("Error", "Tokens"), ("Error", "Finished")}
 
 
@@ -228,7 +228,7 @@ def check_enums(doc: Doc) -> None:
 
 
 def check_bounds_of_events(doc: Doc) -> None:
-    """Numbers of an event lie within the limits of the request that it answers."""
+    """Check that numbers of an event are within the limits of the request that it answers."""
     run, started = schema(doc, "Run")["properties"], schema(doc, "Started")["properties"]
     assert run["choice"]["maximum"] == limits.MAX_CHOICES - 1
     assert run["tokens"]["items"] == {"type": "integer", "minimum": 0, "maximum": limits.MAX_TOKEN_ID}
@@ -297,7 +297,7 @@ def check_keys(doc: Doc) -> None:
 
 
 def check_other_entries(doc: Doc) -> None:
-    """Control entries, dead letters and `seen`; tests/docs/test_wire.py compares them with what stands in Redis."""
+    """Check control entries, dead letters and `seen`; tests/docs/test_wire.py compares them with data in Redis."""
     control, dead = schema(doc, "Control"), schema(doc, "DeadLetter")
     assert control["type"] == dead["type"] == "object"
     assert list(control["properties"]) == control["required"] == ["type", "target"]
@@ -373,7 +373,7 @@ def references(node: Any) -> Iterator[str]:
 
 
 def check_references(doc: Doc) -> None:
-    """Each reference leads somewhere, and nothing lies about unused."""
+    """Check that each reference resolves, and that every definition is used."""
     used = set(references(doc))
     for reference in used:
         node: Any = doc
@@ -457,7 +457,7 @@ BEAMS = st.fixed_dictionaries(
 
 
 def follows_rules(body: Doc) -> bool:
-    """The rules of a payload that no JSON Schema can state, as the document words them."""
+    """Apply the rules of a payload that no JSON Schema can state, as the document words them."""
     most, least, n = body.get("max_tokens"), body.get("min_tokens", 0), body.get("n", 1)
     if (most is not None and least > most) or (body.get("best_of") or n) < n:
         return False
@@ -483,7 +483,7 @@ def follows_rules(body: Doc) -> bool:
 
 @given(BODIES | BEAMS | CONSTRAINED)
 def test_the_schema_and_the_code_accept_the_same_payloads(body: Doc) -> None:
-    """Up to the rules that no JSON Schema can state, which the document has in words."""
+    """Except for the rules that no JSON Schema can state, which the document has in words."""
     for candidate in (body, {"prompt": [1], **body}):
         stated = validator(DOCUMENT, "RequestPayload").is_valid(candidate) and follows_rules(candidate)
         assert accepted(entry(payload=msgpack.packb(candidate)), "low") is stated
@@ -540,7 +540,7 @@ EVENTS = st.one_of(
 
 
 @given(EVENTS, ENCODED)
-def test_every_event_written_is_one_described(event: Event, form: Form) -> None:
+def test_every_written_event_is_described(event: Event, form: Form) -> None:
     _, kind, _, payload = encode_event(event, form)
     message = DOCUMENT["components"]["messages"][kind]
     body = json.loads(payload) if form is Form.JSON else msgpack.unpackb(payload)
@@ -570,7 +570,7 @@ def changed(value: Any) -> Any:
 
 
 def mutations(doc: Doc) -> Iterator[tuple[str, Doc]]:
-    """Each value that means something changed, each property taken away, each property added once."""
+    """Yield mutations: each meaningful value changed, each property removed, each property added once."""
     unchanged = pickle.dumps(doc)
 
     def walk(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

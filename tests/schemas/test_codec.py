@@ -1,4 +1,4 @@
-"""Payload bytes: two forms told apart by one byte, and nothing but InvalidRequest for bytes that are neither."""
+"""Payload bytes: two forms distinguished by one byte, and only InvalidRequest for bytes that are neither."""
 
 import contextlib
 import math
@@ -51,7 +51,7 @@ TWICE = {
 
 
 @pytest.mark.parametrize("form", Form)
-def test_a_key_that_stands_twice_is_named(form: Form) -> None:
+def test_a_duplicate_key_is_named(form: Form) -> None:
     with pytest.raises(InvalidRequest, match=r"^max_tokens: got \(5, 7\), allowed: one value") as refused:
         decode(TWICE[form], unique_keys=True)
     assert refused.value.field == "max_tokens"
@@ -59,8 +59,8 @@ def test_a_key_that_stands_twice_is_named(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", Form)
-def test_one_key_twice_among_many_is_found_in_one_pass(form: Form) -> None:
-    """Half a million keys: to compare each with each would take hours."""
+def test_a_duplicate_among_many_keys_is_found_in_one_pass(form: Form) -> None:
+    """Half a million keys: comparing all pairs would take hours."""
     keys = [f"{number:06x}" for number in range(400_000)]
     payload = encode(dict.fromkeys(keys, 0), form)
     if form is Form.JSON:
@@ -80,7 +80,7 @@ def test_one_key_twice_among_many_is_found_in_one_pass(form: Form) -> None:
     ],
     ids=["arrays", "maps", "JSON objects"],
 )
-def test_of_countless_parts_only_a_few_are_made(payload: bytes) -> None:
+def test_of_countless_parts_only_a_few_are_created(payload: bytes) -> None:
     assert len(decode(payload, unique_keys=True)["a"]) >= 100_000
     with pytest.raises(InvalidRequest, match=r"^payload: got 'more than 5 maps and arrays'"):
         decode(payload, max_parts=5)

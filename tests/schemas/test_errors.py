@@ -14,7 +14,7 @@ def nested(depth: int) -> object:
     return value
 
 
-def test_names_field_value_and_what_is_allowed() -> None:
+def test_an_error_names_field_value_and_allowed_values() -> None:
     error = InvalidRequest("n", 17, "at most 16")
     assert str(error) == "n: got 17, allowed: at most 16"
     assert (error.field, error.value, error.allowed, error.code) == ("n", 17, "at most 16", ErrorCode.INVALID_REQUEST)

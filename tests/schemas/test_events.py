@@ -142,7 +142,7 @@ def test_any_invalid_request_can_be_reported(form: Form, field: str, value: str)
 
 
 def test_unknown_fields_are_left_out() -> None:
-    """A later version may add fields; a reader of this one goes on."""
+    """A later version may add fields; a reader of this version continues."""
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 3, "draft_tokens": 4}
     wire = {"output": [], "choices": [{"tokens": 2, "new": 1}], "usage": usage, "timings": {}, "new": [1]}
     event = decode_event({b"type": b"finished", b"payload": encode(wire, Form.MSGPACK), b"new": b"1"})
@@ -150,8 +150,8 @@ def test_unknown_fields_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("message", [None, "told by a later version"])
-def test_an_end_that_a_later_version_names_is_one(message: str | None) -> None:
-    """Who passed over it would have the request computed again, behind its end."""
+def test_an_unknown_end_of_a_later_version_is_an_end(message: str | None) -> None:
+    """A reader that skipped it would have the request computed again, after its end."""
     usage = {"prompt_tokens": 1, "completion_tokens": 2}
     choices = [{"tokens": 2, "finish_reason": "content_filter"}]
     wire: dict[str, Any] = {"output": [], "choices": choices, "usage": usage, "timings": {}}
@@ -237,7 +237,7 @@ WRONG: dict[type, list[Any]] = {
 
 
 def places(wire: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value but null in an event that holds no others; log probabilities are passed on unread."""
+    """Return the path of every non-null value in an event with only these; log probabilities are passed on unread."""
     inner = wire.items() if isinstance(wire, dict) else enumerate(wire) if isinstance(wire, list) else ()
     for key, value in inner:
         if isinstance(value, dict | list) and value:
@@ -260,14 +260,14 @@ def test_every_value_has_the_type_of_the_contract(kind: str) -> None:
                 decode_event({b"type": kind.encode(), b"payload": json.dumps(wire).encode()})
 
 
-def test_logprobs_are_one_for_each_token() -> None:
+def test_there_is_one_logprob_for_each_token() -> None:
     for logprobs in ([], [1, 2], {"a": 1}, "x", 5):
         wire = {"output": [{"choice": 0, "position": 0, "tokens": [5], "logprobs": logprobs}]}
         with pytest.raises(InvalidRequest):
             decode_event({b"type": b"tokens", b"payload": msgpack.packb(wire)})
 
 
-def test_ranks_are_one_for_each_token_but_the_prompts_first() -> None:
+def test_there_is_one_rank_for_each_token_but_the_prompts_first() -> None:
     for ranks in ([], [None], [1, 1], [None, None], [None, 0], [None, 2**32 + 1], {"a": 1}, "xy", 5):
         with pytest.raises(InvalidRequest):
             decode_event({b"type": b"prompt", b"payload": encode({**GOOD["prompt"], "ranks": ranks}, Form.JSON)})
@@ -321,12 +321,12 @@ def test_event_ids(epoch: int, index: int) -> None:
 
 
 @given(runs(), st.sampled_from(Form))
-def test_the_payload_of_one_run_is_that_of_any_event(run: Run, form: Form) -> None:
+def test_the_payload_of_one_run_equals_that_of_any_event(run: Run, form: Form) -> None:
     event = Output((run,))
     assert encode_payload(event, form) == encode(event.to_wire(), form)
 
 
-def test_what_of_a_prompt_is_beyond() -> None:
+def test_the_part_of_a_prompt_beyond_a_position() -> None:
     run = PromptRun(2, (5, 6, 7), ([-1.0, []], [-2.0, []], [-3.0, []]), (1, 2, 3))
     assert (run.end, run.runs) == (5, ())
     assert run.beyond(0) is run.beyond(2) is run

@@ -1,4 +1,4 @@
-"""How much JSON there is, told before any of it is parsed."""
+"""The amount of JSON in a text, counted before parsing."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ JSON = st.recursive(
 
 
 def count(value: Any) -> tuple[int, int, int]:
-    """Maps and arrays, names and texts, and commas."""
+    """Return the number of maps and arrays, names and strings, and commas."""
     if isinstance(value, str):
         return 0, 1, 0
     if not isinstance(value, list | dict):
@@ -31,7 +31,7 @@ def count(value: Any) -> tuple[int, int, int]:
 
 
 @given(JSON, st.booleans())
-def test_bounds_count_what_is_there_and_nothing_inside_strings(value: Any, ascii_only: bool) -> None:
+def test_bounds_count_everything_except_the_inside_of_strings(value: Any, ascii_only: bool) -> None:
     raw = json.dumps(value, ensure_ascii=ascii_only).encode()
     exact = count(value)
     JsonBounds(*exact).check(raw, "body")
@@ -60,12 +60,12 @@ def test_too_much_is_refused_before_it_is_parsed(raw: bytes, what: str) -> None:
         JsonBounds(500, 1000, 2000).check(raw, "body")
 
 
-def test_a_string_that_does_not_end_hides_nothing() -> None:
+def test_an_unterminated_string_hides_nothing() -> None:
     JsonBounds(1, 1, 0).check(b'["[[[[,,,,', "body")
 
 
 @given(st.lists(st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
-def test_many_numbers_are_read_as_few_are(numbers: list[float]) -> None:
+def test_many_numbers_are_read_like_few(numbers: list[float]) -> None:
     raw = json.dumps(numbers).encode()
     many = raw[:-1] + b",0" * 100_001 + b"]"
     assert parse_json(many)[: len(numbers)] == parse_json(raw) == parse_json(raw, None, None, finite) == numbers

@@ -1,4 +1,4 @@
-"""Key names: fixed forms, hash tags that Redis Cluster reads as meant, names that cannot break out of a key."""
+"""Key names: fixed forms, hash tags that Redis Cluster reads as intended, names that cannot break out of a key."""
 
 import re
 from zlib import crc32
@@ -27,7 +27,7 @@ def test_names() -> None:
     assert keys.worker("host-1-ab") == "prod:workers:org/model-1.5:host-1-ab"
 
 
-def test_template_of_request_streams_holds_no_name() -> None:
+def test_the_template_of_request_streams_contains_no_name() -> None:
     assert Keys("demo").requests_template == Keys("other").requests_template == "orca:{model}:requests:{class}"
 
 
@@ -46,7 +46,7 @@ def test_all_keys_of_a_queue_share_a_slot(model: str, request_id: str) -> None:
 
 
 @given(IDS)
-def test_a_reply_log_lies_in_the_slot_of_its_lane(request_id: str) -> None:
+def test_a_reply_log_is_in_the_slot_of_its_lane(request_id: str) -> None:
     tag = lane(request_id)
     assert tag == format(crc32(request_id.encode()) % 256, "02x")
     assert key_slot(Keys("m").reply(request_id).encode()) == key_slot(tag.encode())

@@ -17,7 +17,7 @@ def payload(num_tokens: int, **rest: Any) -> Payload:
     return parse_payload({"prompt": [1] * num_tokens, **rest})
 
 
-def test_the_context_bounds_what_is_not_asked_for() -> None:
+def test_the_context_bounds_an_unstated_length() -> None:
     assert LIMITS.resolve_max_tokens(payload(10)) == 22
     assert LIMITS.resolve_max_tokens(payload(10, max_tokens=5)) == 5
 
@@ -46,7 +46,7 @@ def test_the_context(stated: dict[str, object], asked: int | None, length: int) 
     assert context_length(stated.get, asked) == length
 
 
-def test_the_context_is_never_more_than_is_stated() -> None:
+def test_the_context_never_exceeds_the_stated_one() -> None:
     with pytest.raises(ValueError, match=r"^max_model_len: got 129, allowed: at most 128, the model's own limit$"):
         context_length({"max_position_embeddings": 128}.get, 129)
     with pytest.raises(ValueError, match=r"states no context length.*; set max_model_len"):
@@ -104,7 +104,7 @@ def test_no_prompt_that_fits_makes_a_payload_too_large(form: Form) -> None:
         )
 
 
-def test_a_prompt_tells_no_more_than_a_reply_may_hold() -> None:
+def test_prompt_log_probabilities_are_bounded_by_the_reply_size() -> None:
     limits = ModelLimits(vocab_size=100, max_model_len=200_000)
     limits.check(payload(MAX_PROMPT_LOGPROBS // 2, prompt_logprobs=1))
     limits.check(payload(MAX_PROMPT_LOGPROBS, prompt_logprobs=0))

@@ -1,4 +1,4 @@
-"""A request entry: what is accepted travels unchanged, what is not is named, and nothing else can happen."""
+"""A request entry: accepted values are transferred unchanged, refused ones are named, and nothing else can happen."""
 
 import json
 import struct
@@ -100,7 +100,7 @@ def as_read(fields: Mapping[str, str | bytes]) -> dict[bytes, bytes]:
 
 
 def entry(payload: bytes = b'{"prompt":[1]}', **changes: bytes | None) -> dict[bytes, bytes]:
-    """A good entry with changes; None takes a field away."""
+    """Return a valid entry with changes; None removes a field."""
     fields = {b"id": b"r1", b"v": b"1", b"deadline": str(NOW_MS).encode(), b"payload": payload}
     for name, value in changes.items():
         if value is None:
@@ -115,7 +115,7 @@ def read(fields: Mapping[bytes, bytes]) -> GenerationRequest:
 
 
 @given(REQUESTS)
-def test_what_is_written_is_read(request: GenerationRequest) -> None:
+def test_written_entries_are_read_unchanged(request: GenerationRequest) -> None:
     fields = as_read(request.fields())
     assert GenerationRequest.from_fields(fields, stream_class=request.priority_class, now_ms=NOW_MS) == request
 
@@ -130,7 +130,7 @@ def test_both_forms_of_a_prompt_are_the_same_request(ids: list[int]) -> None:
     assert (packed.form, spelled.form) == (Form.MSGPACK, Form.JSON)
 
 
-def test_defaults_do_not_travel() -> None:
+def test_defaults_are_not_transmitted() -> None:
     request = read(entry())
     assert decode(bytes(request.fields()["payload"])) == {"prompt": [1]}  # type: ignore[arg-type]
     assert (request.priority_class, request.traceparent, request.tracestate) == ("normal", None, None)
@@ -141,13 +141,13 @@ def test_a_passed_deadline_is_not_an_error_of_form() -> None:
     read(entry(deadline=str(NOW_MS + limits.MAX_DEADLINE_AHEAD_MS).encode()))
 
 
-def test_sampling_is_the_part_that_the_engine_takes() -> None:
+def test_sampling_is_the_part_that_the_engine_uses() -> None:
     sampling = parse_payload({"prompt": [1], "n": 2, "temperature": 0, "stop": ["x"], "seed": 7}).sampling
     assert type(sampling) is SamplingParams
     assert sampling == SamplingParams(temperature=0, seed=7)
 
 
-def test_a_beam_search_that_names_no_temperature_is_greedy() -> None:
+def test_a_beam_search_without_a_temperature_is_greedy() -> None:
     payload = parse_payload({"prompt": [1], "use_beam_search": True, "n": 2, "max_tokens": 5})
     assert payload.sampling == SamplingParams(temperature=0, max_tokens=5)
     assert (payload.num_candidates, payload.is_ranked) == (2, True)
@@ -157,7 +157,7 @@ def test_a_beam_search_that_names_no_temperature_is_greedy() -> None:
     ("changes", "num_candidates", "is_ranked"),
     [({}, 1, False), ({"n": 3}, 3, False), ({"n": 2, "best_of": 2}, 2, False), ({"n": 2, "best_of": 5}, 5, True)],
 )
-def test_choices_are_ranked_where_there_are_more_candidates(
+def test_choices_are_ranked_if_there_are_more_candidates(
     changes: dict[str, int], num_candidates: int, is_ranked: bool
 ) -> None:
     payload = parse_payload({"prompt": [1], **changes})
@@ -199,7 +199,7 @@ def test_bad_entries(fields: Mapping[bytes, bytes], message: str) -> None:
 
 
 def test_id_and_version_come_first() -> None:
-    """Whoever reports an error needs the id to find the reply log, and must not judge a later version by this one."""
+    """An error report needs the id to find the reply log, and must not judge a later version by this one."""
     with pytest.raises(InvalidRequest, match=r"^id:"):
         read({b"v": b"9", b"x": b"y"})
     with pytest.raises(InvalidRequest, match=r"^v:"):

@@ -1,4 +1,4 @@
-"""The rule of stopping: the same for the engine and for whoever continues from a log."""
+"""The stop rule: the same for the engine and for a continuation from a log."""
 
 import pytest
 from hypothesis import given
@@ -45,7 +45,7 @@ SAMPLINGS = st.builds(
 def test_a_log_ends_where_the_engine_would_have_ended_it(
     tokens: list[int], sampling: SamplingParams, max_tokens: int
 ) -> None:
-    """Generated one by one, or read at once from a log that runs past its end: the same place and reason."""
+    """Generated one by one, or read at once from a log that runs past its end: the same position and reason."""
     expected = None
     for count, token in enumerate(tokens, start=1):
         reason = finish_reason(token, count, sampling, EOS, max_tokens)

@@ -1,4 +1,4 @@
-"""A gateway and workers as real processes that report to a collector, on a Redis server of their own."""
+"""A gateway and workers as real processes that report to a collector, on their own Redis server."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ BUDGET = 16
 
 
 class ObservedSite:
-    """`receiver` gets what the processes tell, by this process's environment; `producer` posts beside the gateway."""
+    """`receiver` gets the processes' telemetry, by this process's environment; `producer` posts directly to Redis."""
 
     def __init__(self, receiver: OtlpReceiver, server: RedisServer, directory: Path) -> None:
         self.receiver = receiver
@@ -27,14 +27,14 @@ class ObservedSite:
         self.gateway = GatewayProcess(server.url, directory / "gateway.log")
 
     def ensure_workers(self, count: int) -> None:
-        """Start workers until `count` of them live, and wait until the gateway serves."""
+        """Start workers until `count` are running, and wait until the gateway serves."""
         self.workers = {name: worker for name, worker in self.workers.items() if worker.running}
         settings: dict[str, Any] = {
             "max_num_batched_tokens": BUDGET,
             "max_batch_size": min(BUDGET, 32),
             "drain_grace_s": 0,
             "iteration_trace_ratio": 1,
-            "lease_ms": 3000,  # a worker that gets no core for a moment keeps what it has
+            "lease_ms": 3000,  # a worker that briefly gets no CPU core keeps its requests
             "patch": PACED,
         }
         started = []
@@ -45,28 +45,28 @@ class ObservedSite:
         self.gateway.wait_ready()
 
     def started_events(self, request_id: str) -> list[tuple[EventId, Started]]:
-        """The beginnings of all epochs, from the reply log."""
+        """Return the started events of all epochs, from the reply log."""
         entries = self.producer.redis.xrange(self.producer.keys.reply(request_id))
         events = [(EventId.parse(entry_id), decode_event(fields)) for entry_id, fields in entries]
         return [(event_id, event) for event_id, event in events if isinstance(event, Started)]
 
     def process_span(self, traceparent: str | None) -> ReceivedSpan:
-        """The span that a started event names, once it has come."""
+        """Return the span that a started event names, once it has arrived."""
         return self.receiver.wait_for(lambda receiver: receiver.span(*span_ids(traceparent)))
 
     def children(self, span: ReceivedSpan) -> dict[str, ReceivedSpan]:
-        """Spans of the same service inside `span`, by name; they come with it, or before."""
+        """Return spans of the same service inside `span`, by name; they arrive with it or before it."""
         return {one.name: one for one in self.receiver.spans if one.parent_id == span.span_id}
 
     def stop(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         for process in (self.gateway, *self.workers.values()):
             process.kill()
         self.producer.redis.close()
 
 
 def span_ids(traceparent: str | None) -> tuple[str, str]:
-    """Trace id and span id."""
+    """Return trace id and span id."""
     assert traceparent is not None
     _, trace_id, span_id, _ = traceparent.split("-")
     return trace_id, span_id

@@ -1,4 +1,4 @@
-"""A collector for tests: takes traces, metrics and logs over OTLP/HTTP and shows them as plain values."""
+"""A collector for tests: it receives traces, metrics and logs over OTLP/HTTP and exposes them as plain values."""
 
 import threading
 import time
@@ -83,7 +83,7 @@ class OtlpReceiver(OtlpServer):
         super().__init__(self._take)
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Variables for a process that reports here soon, all of its traces, over HTTP."""
+        """Return variables for a process that reports here promptly, with all its traces, over HTTP."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -94,7 +94,7 @@ class OtlpReceiver(OtlpServer):
         }
 
     def wait_for(self, found: Callable[["OtlpReceiver"], T], timeout_s: float = PATIENCE_S) -> T:
-        """What `found` returns once that is something true; AssertionError with the spans that came instead."""
+        """Return the result of `found` once true. Raises AssertionError with the received spans if it never is."""
         give_up = time.monotonic() + timeout_s
         with self._changed:
             while not (value := found(self)):
@@ -106,11 +106,11 @@ class OtlpReceiver(OtlpServer):
             return value
 
     def named(self, name: str) -> list[ReceivedSpan]:
-        """Spans whose name is, or begins with, `name`."""
+        """Return spans whose name is, or begins with, `name`."""
         return [span for span in self.spans if span.name == name or span.name.startswith(f"{name} ")]
 
     def span(self, trace_id: str, span_id: str) -> ReceivedSpan | None:
-        """The span of these ids, once it has come."""
+        """Return the span with these ids, once it has arrived."""
         return next((span for span in self.spans if (span.trace_id, span.span_id) == (trace_id, span_id)), None)
 
     def _take(self, path: str, body: bytes) -> int:

@@ -9,13 +9,13 @@ from typing import Self
 
 
 class OtlpServer:
-    """`with` one: `take` is given path and body of each POST, in a thread of its own, and returns the status."""
+    """Use with `with`: `take` gets path and body of each POST, in a separate thread, and returns the status."""
 
     def __init__(self, take: Callable[[str, bytes], int]) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                is_packed = self.headers["Content-Encoding"] == "gzip"  # collectors pack
+                is_packed = self.headers["Content-Encoding"] == "gzip"  # collectors compress
                 self.send_response(take(self.path, gzip.decompress(body) if is_packed else body))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -28,7 +28,7 @@ class OtlpServer:
 
     @property
     def url(self) -> str:
-        """For OTEL_EXPORTER_OTLP_ENDPOINT."""
+        """The URL for OTEL_EXPORTER_OTLP_ENDPOINT."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Prometheus as it is found on this machine: on PATH, and in the directories that ORCASTREAM_TEST_PROMETHEUS names."""
+"""The Prometheus binaries on this machine: on PATH, and in the directories that ORCASTREAM_TEST_PROMETHEUS names."""
 
 import os
 import re
@@ -16,7 +16,7 @@ NONE_FOUND = (
 
 @dataclass(frozen=True)
 class Prometheus:
-    """One version of it."""
+    """One version of Prometheus."""
 
     server: str
     promtool: str
@@ -24,7 +24,7 @@ class Prometheus:
 
     @property
     def takes_otlp(self) -> bool:
-        """Whether it has a receiver of its own (3.0 and later, under one flag)."""
+        """Whether it has an OTLP receiver (3.0 and later, with one flag)."""
         return int(self.version.partition(".")[0]) >= 3
 
 

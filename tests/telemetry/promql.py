@@ -1,4 +1,4 @@
-"""What a PromQL expression asks for, checked against the metrics that the code emits: names, types, labels."""
+"""PromQL expressions checked against the metrics that the code emits: names, types, labels."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _SET_OPERATIONS = frozenset({"and", "unless"})
 
 
 class Series(StrEnum):
-    """What kind of numbers stand under a name."""
+    """The kind of numbers under a name."""
 
     COUNTER = "counter"
     BUCKET = "bucket"
@@ -34,14 +34,14 @@ class Series(StrEnum):
 
 @dataclass(frozen=True)
 class Known:
-    """One name that can be asked for, with all labels it may have."""
+    """One name that can be queried, with all labels it may have."""
 
     series: Series
     labels: Labels
 
 
 class WrongQuery(ValueError):
-    """An expression that would find nothing, or add up what must not be added."""
+    """An expression that would find nothing, or aggregate what must not be aggregated."""
 
 
 def _known(metric: Metric) -> Iterator[tuple[str, Known]]:
@@ -58,12 +58,12 @@ EMITTED: Mapping[str, Known] = dict(known for metric in names.METRICS for known 
 
 
 def parse(expression: str) -> promql.Expr:
-    """The expression with Grafana's intervals filled in; ValueError where it is none."""
+    """Return the expression with Grafana's intervals filled in. Raises ValueError if it is not PromQL."""
     return promql.parse(re.sub(r"\$__(rate_interval|interval|range)", "5m", expression))
 
 
 def matchers_in(expression: str) -> list[tuple[str, str, str]]:
-    """Every label filter: series, label, value."""
+    """Yield every label filter: series, label, value."""
     return [
         (selector.name, matcher.name, matcher.value)
         for selector in _selectors(parse(expression))
@@ -72,7 +72,7 @@ def matchers_in(expression: str) -> list[tuple[str, str, str]]:
 
 
 def series_in(expression: str) -> set[str]:
-    """The names of all series asked for."""
+    """Return the names of all queried series."""
     return {selector.name for selector in _selectors(parse(expression))}
 
 
@@ -86,7 +86,7 @@ def _selectors(node: Any) -> Iterator[promql.VectorSelector]:
 
 
 def check(expression: str, known: Mapping[str, Known] = EMITTED) -> Labels:
-    """The labels of what the expression yields; WrongQuery says what is wrong with it."""
+    """Return the labels of the expression's result. Raises WrongQuery with the reason if the expression is wrong."""
     labels = _Check(known).labels(parse(expression)) or frozenset()
     if "le" in labels:
         raise WrongQuery(f"buckets are shown as they are: {expression}")
@@ -94,7 +94,7 @@ def check(expression: str, known: Mapping[str, Known] = EMITTED) -> Labels:
 
 
 def check_selector(selector: str) -> Labels:
-    """The labels of one series, asked for by itself as a variable of a dashboard does."""
+    """Return the labels of one series, queried alone as by a dashboard variable."""
     return _Check(EMITTED).labels(parse(selector), _ALONE) or frozenset()
 
 
@@ -105,7 +105,7 @@ class _Check:
         self._known = known
 
     def labels(self, node: Any, within: str | None = None) -> Labels | None:
-        """The labels behind `node`, which stands as the argument of the function `within`."""
+        """Return the labels of `node`, an argument of the function `within`."""
         match node:
             case promql.VectorSelector():
                 return self._selector(node, within)
@@ -189,7 +189,7 @@ class _Check:
         return frozenset(node.modifier.matching.labels)
 
     def _appeared(self, node: promql.BinaryExpr) -> bool:
-        """`m unless m offset 15m`: a counter that was not there before counts from nothing, which increase() misses."""
+        """`m unless m offset 15m`: a new counter counts from zero, which increase() misses."""
         before = _last_seen(node.rhs)
         if not isinstance(node.lhs, promql.VectorSelector) or before is None:
             return False
@@ -197,7 +197,7 @@ class _Check:
 
 
 def _last_seen(node: Any) -> promql.VectorSelector | None:
-    """The selector of `m`, or of `last_over_time(m[1d])`; None for anything else."""
+    """Return the selector of `m`, or of `last_over_time(m[1d])`; None for anything else."""
     if isinstance(node, promql.Call) and node.func.name == "last_over_time":
         return node.args[0].vector_selector
     return node if isinstance(node, promql.VectorSelector) else None

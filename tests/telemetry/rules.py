@@ -1,4 +1,4 @@
-"""The alert rules, their tests for promtool, and the names that recording rules make."""
+"""The alert rules, their tests for promtool, and the names that recording rules create."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +23,11 @@ ALERTS = [rule for rule in _rules() if "alert" in rule]
 
 
 def expressions_of_rules() -> list[str]:
-    """Every expression of the file."""
+    """Return every expression of the file."""
     return [rule["expr"] for rule in (*RECORDS, *ALERTS)]
 
 
 def known() -> dict[str, Known]:
-    """What alerts may ask for: what the code emits, and what the recording rules make of it."""
+    """Return what alerts may query: the metrics of the code and of the recording rules."""
     recorded = {rule["record"]: Known(Series.GAUGE, check(rule["expr"])) for rule in RECORDS}
     return {**EMITTED, **recorded}

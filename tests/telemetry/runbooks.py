@@ -1,6 +1,6 @@
-"""Where alerts lead: every `runbook_url` begins with the project's home, which pyproject.toml names and nothing else.
+"""The runbook links of alerts: every `runbook_url` begins with the project's home, which only pyproject.toml names.
 
-`python -m tests.telemetry.runbooks` writes them anew, in the rule file, its tests, and what Kubernetes gets of it.
+`python -m tests.telemetry.runbooks` rewrites them in the rule file, its tests, and its copy for Kubernetes.
 """
 
 import re
@@ -17,7 +17,7 @@ _LINK = re.compile(r"(?<=runbook_url: )\S+(?=/blob/main/docs/)")
 
 
 def with_runbooks() -> Iterator[tuple[Path, str]]:
-    """The rule file and its tests as they are with HOME."""
+    """Return the rule file and its tests with HOME in their links."""
     for path in (RULES, *RULE_TESTS):
         yield path, _LINK.sub(HOME, path.read_text(encoding="utf-8"))
 

@@ -1,4 +1,4 @@
-"""The worker's admin port: there from the first moment on, and telling the truth."""
+"""The worker's admin port: available from the start, and accurate."""
 
 import signal
 import time
@@ -61,7 +61,7 @@ def test_health_follows_the_worker(admin: Admin) -> None:
     assert (head.status_code, head.content) == (200, b"")
 
 
-def test_health_tells_which_operators_compute_once_the_model_is_loaded(admin: Admin) -> None:
+def test_health_names_the_operators_once_the_model_is_loaded(admin: Admin) -> None:
     urls = [f"http://127.0.0.1:{admin.port}/health/{what}" for what in ("live", "ready")]
     assert ["operators" in httpx.get(url, timeout=PATIENCE_S).json() for url in urls] == [False, False]
     worker = Standing()
@@ -101,7 +101,7 @@ def test_a_worker_answers_while_it_loads_and_while_redis_is_away(redis_binary: s
 
 
 def _until(worker: WorkerProcess, port: int, status: int) -> list[str]:
-    """The states that the port tells, each once, until it says `connecting` (503) or `serving` (200)."""
+    """Return the states that the port reports, each once, until it reports `connecting` (503) or `serving` (200)."""
     states: list[str] = []
     give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up and worker.running:

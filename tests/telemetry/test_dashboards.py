@@ -1,4 +1,4 @@
-"""Every panel asks for what the code emits, in the way that its type allows, and Grafana can show it."""
+"""Every panel queries metrics that the code emits, as their type allows, and Grafana can display it."""
 
 import json
 import re
@@ -28,13 +28,13 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every panel, those inside collapsed rows too, rows themselves left out."""
+    """Yield every panel, including those inside collapsed rows, without the rows themselves."""
     for panel in dashboard["panels"]:
         yield from panel["panels"] if panel["type"] == "row" else [panel]
 
 
 def queries(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every PromQL query with its legend."""
+    """Yield every PromQL query with its legend."""
     for panel in panels(dashboard):
         for target in panel["targets"]:
             if target["datasource"]["type"] == "prometheus":
@@ -45,9 +45,9 @@ ALL_QUERIES = sorted({query for path in FILES for query, _ in queries(load(path)
 each = pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.parent.name}-{path.stem}")
 
 
-def test_the_json_is_what_the_source_says() -> None:
+def test_the_json_matches_the_source() -> None:
     kept = {path: path.read_text(encoding="utf-8") for path in FILES}
-    assert kept == dict(files()), "write them anew: python -m orcastream.telemetry.dashboards"
+    assert kept == dict(files()), "regenerate them: python -m orcastream.telemetry.dashboards"
 
 
 def test_uids_are_fixed() -> None:
@@ -55,7 +55,7 @@ def test_uids_are_fixed() -> None:
 
 
 @each
-def test_every_query_finds_what_the_code_emits(path: Path) -> None:
+def test_every_query_finds_emitted_metrics(path: Path) -> None:
     for query, legend in queries(load(path)):
         labels = check(query)
         assert set(re.findall(r"\{\{(\w+)\}\}", legend)) == labels, (query, legend)
@@ -73,7 +73,7 @@ def test_every_query_finds_what_the_code_emits(path: Path) -> None:
     ],
     ids=["unknown metric", "rate of a gauge", "counter as it is", "unknown label", "grouped by an id"],
 )
-def test_a_wrong_query_would_be_found(path: Path, pattern: str, instead: str) -> None:
+def test_a_wrong_query_is_detected(path: Path, pattern: str, instead: str) -> None:
     changed = [re.sub(pattern, instead, query, count=1) for query, _ in queries(load(path))]
     changed = [query for query in changed if query not in ALL_QUERIES]
     assert changed
@@ -83,12 +83,12 @@ def test_a_wrong_query_would_be_found(path: Path, pattern: str, instead: str) ->
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_every_metric_is_looked_at(metric: Metric) -> None:
+def test_every_metric_is_displayed(metric: Metric) -> None:
     asked_for = {series for query in (*ALL_QUERIES, *expressions_of_rules()) for series in series_in(query)}
     assert asked_for & set(prometheus_series(metric))
 
 
-def test_values_that_are_asked_for_exist() -> None:
+def test_queried_label_values_exist() -> None:
     """Outcomes are error codes or finish reasons; refusals that count as failures are codes of the gateway."""
     sources = "".join(path.read_text(encoding="utf-8") for path in GATEWAY.glob("*.py"))
     exist = {"orcastream_outcome": {*ErrorCode, *FinishReason}, "error_type": set(re.findall(r'"(\w+)"', sources))}
@@ -117,8 +117,8 @@ def test_variables(path: Path) -> None:
 
 
 @each
-def test_every_target_says_how_often_metrics_come(path: Path) -> None:
-    """Else Grafana computes rates over four times the data source's interval, which is a minute in Compose."""
+def test_every_target_states_the_interval_of_metrics(path: Path) -> None:
+    """Otherwise Grafana computes rates over four times the data source's interval, which is a minute in Compose."""
     dashboard = load(path)
     [every] = [variable for variable in dashboard["templating"]["list"] if variable["name"] == "every"]
     assert every["current"]["value"] == PACES[path.parent].every
@@ -129,18 +129,18 @@ def test_every_target_says_how_often_metrics_come(path: Path) -> None:
             if target["datasource"]["type"] == "prometheus":
                 assert target["interval"] == "${every}", panel["title"]
                 is_stat = panel["type"] == "stat"
-                assert (target["instant"], target["range"]) == (is_stat, not is_stat), "a stat shows what is now"
+                assert (target["instant"], target["range"]) == (is_stat, not is_stat), "a stat shows the current value"
 
 
-def test_both_sets_differ_in_nothing_but_their_pace() -> None:
+def test_both_sets_differ_only_in_their_interval() -> None:
     by_name: dict[str, list[object]] = {}
     for path in FILES:
         by_name.setdefault(path.name, []).append(list(panels(load(path))))
     assert all(one == other for one, other in by_name.values())
 
 
-def test_a_change_is_shown_right_within_15_s_in_compose() -> None:
-    """Four intervals are the window of a rate, and the points of a line lie one apart."""
+def test_a_change_is_shown_correctly_within_15_s_in_compose() -> None:
+    """A rate's window is four intervals, and the points of a line are one interval apart."""
     pace = PACES[COMPOSE]
     assert 4 * pace.every_s + pace.delay_s <= 15
     for path in COMPOSE.glob("*.json"):
@@ -150,8 +150,8 @@ def test_a_change_is_shown_right_within_15_s_in_compose() -> None:
 
 
 @pytest.mark.parametrize("query", [*ALL_QUERIES, *expressions_of_rules()])
-def test_gauges_are_those_of_processes_that_live(query: str) -> None:
-    """Over OTLP nobody tells Prometheus that a process is gone: its gauges would stay for five minutes."""
+def test_gauges_show_only_live_processes(query: str) -> None:
+    """Over OTLP, Prometheus is not told that a process is gone: its gauges would remain for five minutes."""
     gauges = {name for name in series_in(query) if name in EMITTED and EMITTED[name].series is Series.GAUGE}
     assert gauges <= set(re.findall(r"last_over_time\((\w+)", query))
 
@@ -165,7 +165,7 @@ def test_datasources_are_variables(path: Path) -> None:
 
 
 @each
-def test_panels_can_be_read(path: Path) -> None:
+def test_panels_are_readable(path: Path) -> None:
     for panel in panels(load(path)):
         assert panel["title"], panel
         assert panel["description"].endswith("."), panel["title"]
@@ -186,7 +186,7 @@ def test_panels_do_not_overlap(path: Path) -> None:
 
 
 @each
-def test_the_dashboards_lead_to_each_other(path: Path) -> None:
+def test_the_dashboards_link_to_each_other(path: Path) -> None:
     dashboard = load(path)
     (link,) = dashboard["links"]
     assert link["tags"] == dashboard["tags"] == ["orcastream"]

@@ -1,4 +1,4 @@
-"""Histograms as a metric reader of the SDK gets them."""
+"""Histograms as an SDK metric reader receives them."""
 
 import threading
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ class Keeping(MetricReader):
         self.last = metrics_data
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """Nothing is held."""
+        """Release nothing."""
 
 
 class Reader(CountsHistograms, Keeping):
     """Collects through the code under test."""
 
     def collected(self) -> tuple[list[HistogramDataPoint], AggregationTemporality]:
-        """What is collected of QUEUE_WAIT now."""
+        """Return what is collected of QUEUE_WAIT now."""
         self.collect()
         [metric] = [
             metric
@@ -48,12 +48,12 @@ class Reader(CountsHistograms, Keeping):
         return list(metric.data.data_points), metric.data.aggregation_temporality
 
     def points(self) -> list[HistogramDataPoint]:
-        """The points alone."""
+        """Return only the points."""
         return self.collected()[0]
 
 
 class DeltaReader(Reader):
-    """The same, told what is new."""
+    """The same reader with delta temporality."""
 
     deltas = True
 
@@ -65,7 +65,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def collecting(reader: MetricReader) -> Iterator[MetricReader]:
-    """`reader` at a provider with one instrument, for the SDK hands over nothing where it has none."""
+    """Attach `reader` to a provider with one instrument, because the SDK passes nothing on without one."""
     provider = MeterProvider([reader], shutdown_on_exit=False)
     provider.get_meter("test").create_observable_gauge("test", [lambda _: [Observation(1)]])
     yield reader
@@ -93,7 +93,7 @@ def test_a_value_is_counted_up_to_its_bound(reader: Reader) -> None:
     assert 0 < point.start_time_unix_nano <= point.time_unix_nano
 
 
-def test_what_is_kept_for_recording_begins_with_zero(reader: Reader) -> None:
+def test_a_prepared_series_begins_with_zero(reader: Reader) -> None:
     kept = histogram(QUEUE_WAIT).at(LABELS)
     assert [point.count for point in reader.points()] == [0]
     kept.record(1)
@@ -101,7 +101,7 @@ def test_what_is_kept_for_recording_begins_with_zero(reader: Reader) -> None:
     assert [point.count for point in reader.points()] == [2]
 
 
-def test_deltas_tell_what_came_since_the_last_collection(deltas: Reader) -> None:
+def test_deltas_cover_the_time_since_the_last_collection(deltas: Reader) -> None:
     kept = histogram(QUEUE_WAIT).at(LABELS)
     for number in (2, 0, 3):
         for _ in range(number):
@@ -111,7 +111,7 @@ def test_deltas_tell_what_came_since_the_last_collection(deltas: Reader) -> None
     assert deltas.collected()[1] is AggregationTemporality.DELTA
 
 
-def test_collections_meanwhile_lose_nothing(reader: Reader) -> None:
+def test_concurrent_collections_lose_nothing(reader: Reader) -> None:
     kept, each = histogram(QUEUE_WAIT).at(LABELS), 5_000
     thread = threading.Thread(target=lambda: [kept.record(0.1) for _ in range(each)])
     thread.start()

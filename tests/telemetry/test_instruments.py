@@ -1,4 +1,4 @@
-"""Instruments as the code makes them."""
+"""Instruments as the code creates them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Signals that find Python where an exception cannot leave: in processes of their own, which they end."""
+"""Signals that arrive where Python cannot raise an exception; each test ends its own process."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def _run(lock: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_what_was_recorded_is_exported_and_the_process_ends() -> None:
+def test_recorded_data_is_exported_and_the_process_ends() -> None:
     assert _run("contextlib.nullcontext()") == (0, "exported", "")
 
 

@@ -1,4 +1,4 @@
-"""Log lines: one per event, with their trace, and few while trouble lasts."""
+"""Log lines: one per event, with their trace, and few while a fault lasts."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ Lines = Callable[[], list[str]]
 
 @pytest.fixture
 def start(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[LogForm], Lines]]:
-    """Logging as a service sets it up; what it wrote since."""
+    """Set up logging as a service does; return what it has written since."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
 
@@ -32,7 +32,7 @@ def start(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[LogForm], Li
     logging.getLogger("orcastream").setLevel(logging.NOTSET)
 
 
-def test_lines_carry_the_current_trace_or_the_one_they_are_about(start: Callable[[LogForm], Lines]) -> None:
+def test_lines_carry_the_current_trace_or_their_subjects_trace(start: Callable[[LogForm], Lines]) -> None:
     lines = start("json")
     log = logging.getLogger("orcastream.test")
     log.info("without")
@@ -55,7 +55,7 @@ def test_a_text_line_is_one_line_of_words(start: Callable[[LogForm], Lines]) -> 
     )
 
 
-def test_trouble_that_lasts_is_told_now_and_then(
+def test_a_lasting_fault_is_logged_occasionally(
     start: Callable[[LogForm], Lines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = start("text")
@@ -94,7 +94,7 @@ def test_another_error_is_no_repetition(start: Callable[[LogForm], Lines]) -> No
     assert [line for line in lines() if "KeyError" in line] == ["KeyError", "KeyError"]
 
 
-def test_what_an_error_says_is_told_only_where_it_is_asked_for(
+def test_error_messages_are_logged_only_on_request(
     start: Callable[[LogForm], Lines], capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = start("json")
@@ -102,7 +102,7 @@ def test_what_an_error_says_is_told_only_where_it_is_asked_for(
     cause = KeyError("the cause")
     error = ExceptionGroup("the group", [ValueError("a member"), ConnectionRefusedError(111, "Connection refused")])
     error.__cause__ = cause
-    cause.__context__ = error  # a circle, as retries make them
+    cause.__context__ = error  # a cycle, as retries create
     log.error("failed", exc_info=error)
     assert json.loads(lines()[0])["exception"].split("\n") == [
         "KeyError",

@@ -1,4 +1,4 @@
-"""Prompts and answers get into no log line, metric or span, also where requests are refused or fail."""
+"""Prompts and answers appear in no log line, metric or span, even if requests are refused or fail."""
 
 import json
 import signal
@@ -35,7 +35,7 @@ BODY = {"model": MODEL, "prompt": PROMPT, "max_tokens": 5, "temperature": 0}
 
 
 class _Recorder(OtlpReceiver):
-    """Keeps everything that came, as it came."""
+    """Keeps everything received, unchanged."""
 
     def __init__(self) -> None:
         self.raw = b""
@@ -47,7 +47,7 @@ class _Recorder(OtlpReceiver):
 
 
 class Watched:
-    """A gateway and a worker that tell all they can tell."""
+    """A gateway and a worker with all telemetry enabled."""
 
     def __init__(self, server: RedisServer, receiver: _Recorder, directory: Path, *, quoting: bool) -> None:
         self.server = server
@@ -93,7 +93,7 @@ def _ask(
 
 
 def _good(watched: Watched) -> None:
-    """A prompt, an answer, a stream that is read again, one that is cancelled."""
+    """Send a prompt, get an answer, reread a stream, cancel one."""
     assert _ask(watched).status_code == 200
     chat = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 5}
     assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat, timeout=PATIENCE_S).status_code == 200
@@ -109,7 +109,7 @@ def _good(watched: Watched) -> None:
 
 
 def _good_agent(watched: Watched) -> None:
-    """Tools over chats and responses, a call's result sent back, a response that is kept, followed and deleted."""
+    """Use tools in chats and responses, send a call's result back, and store, follow and delete a response."""
     tool = {"name": MARKER, "description": PROMPT, "parameters": {"type": "object", "properties": {MARKER: {}}}}
     call = {"id": "call_1", "type": "function", "function": {"name": MARKER, "arguments": json.dumps({MARKER: PROMPT})}}
     messages = [
@@ -132,7 +132,7 @@ def _good_agent(watched: Watched) -> None:
 
 
 def _good_batch(watched: Watched) -> None:
-    """A file with a line that is answered and one that is refused."""
+    """Run a file with one line that is answered and one that is refused."""
     bodies = [BODY, {**BODY, "max_tokens": PROMPT}]
     lines = [
         json.dumps({"custom_id": f"{MARKER} {number}", "method": "POST", "url": "/v1/completions", "body": body})
@@ -147,7 +147,7 @@ def _good_batch(watched: Watched) -> None:
 
 
 def _refused(watched: Watched) -> None:
-    """Every way in which a body can be wrong with the prompt in it."""
+    """Send every kind of invalid body that contains the prompt."""
     wrong: list[dict[str, Any]] = [
         {"prompt": {"text": PROMPT}},
         {"prompt": [PROMPT, 5]},
@@ -185,7 +185,7 @@ def _refused(watched: Watched) -> None:
 
 
 def _unusable(watched: Watched) -> None:
-    """Entries that a producer got wrong: each becomes a dead letter."""
+    """Post invalid entries: each becomes a dead letter."""
     good = {"v": "1", "deadline": str(int(time.time() * 1000) + 60_000)}
     wrong: list[dict[str, str]] = [
         {"payload": f'{{"prompt":"{PROMPT}"}}'},
@@ -208,7 +208,7 @@ def _unusable(watched: Watched) -> None:
 
 
 def gateway_quotes() -> None:
-    """An error that nobody foresaw quotes the body that it met."""
+    """Cause an unforeseen error that quotes the body."""
 
     def admit(self: RequestAdmission, asked: object, *_: object, **__: object) -> None:
         try:
@@ -220,7 +220,7 @@ def gateway_quotes() -> None:
 
 
 def worker_quotes() -> None:
-    """Errors that nobody foresaw quote the request that they met: while it is read, attached and computed."""
+    """Cause unforeseen errors that quote the request: while it is read, attached and computed."""
     read, check_end, launch = WorkerAdmission._read, WorkerAdmission._check_end, Executor.launch
 
     def failing_read(self: WorkerAdmission, claimed: Any, now_ms: int) -> Any:
@@ -244,7 +244,7 @@ def worker_quotes() -> None:
 
 
 def _unforeseen(site: Watched) -> str:
-    """Everything that is told of errors that quote content."""
+    """Return all telemetry about errors that quote content."""
     assert _ask(site).status_code == 500
     with site.server.client() as client:
         for name in ("read", "attach", "compute"):
@@ -257,14 +257,14 @@ def _unforeseen(site: Watched) -> str:
         process.wait()
     told = site.gateway.log + site.worker.log
     for raised_in in ("failing_read", "failing_check", "failing_launch", "in admit"):
-        assert raised_in in told, "where it was raised is told"
+        assert raised_in in told, "the place where it was raised is logged"
     for kind in ("KeyError", "RuntimeError", "ExceptionGroup", "ValueError"):
         assert kind in told
     return told + site.receiver.raw.decode(errors="replace")
 
 
 @pytest.mark.parametrize("log_content", [False, True])
-def test_what_unforeseen_errors_say_is_told_only_where_it_is_asked_for(
+def test_messages_of_unforeseen_errors_are_logged_only_on_request(
     redis_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_content: bool
 ) -> None:
     monkeypatch.setenv("ORCASTREAM_LOG_CONTENT", str(log_content))
@@ -273,14 +273,14 @@ def test_what_unforeseen_errors_say_is_told_only_where_it_is_asked_for(
     assert bool([line for line in told.splitlines() if MARKER in line]) is log_content
 
 
-def test_prompts_and_answers_are_told_to_nobody(watched: Watched) -> None:
+def test_prompts_and_answers_never_appear_in_telemetry(watched: Watched) -> None:
     _good(watched)
     _refused(watched)
     _unusable(watched)
     ports = (watched.gateway.port, watched.admin_port)
     told = "".join(httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).text for port in ports)
     for process in (watched.gateway, watched.worker):
-        process.signal(signal.SIGTERM)  # what telemetry still holds is sent at the end
+        process.signal(signal.SIGTERM)  # buffered telemetry is sent at the end
         process.wait()
     assert "refused" in watched.gateway.log
     assert "request refused" in watched.worker.log

@@ -1,4 +1,4 @@
-"""How soon panels are right after a change, evaluated by promtool's Prometheus: at each pace, wherever it falls."""
+"""How soon panels are correct after a change, evaluated by promtool's Prometheus: at each interval and phase."""
 
 import subprocess
 from pathlib import Path
@@ -17,7 +17,7 @@ BEGIN_S, PEAK_S = 300, 300
 
 
 def expression(pace: Pace) -> str:
-    """That of the panel Refusals, as Grafana fills it in."""
+    """Return the expression of the panel Refusals, as Grafana fills it in."""
     [panel] = (panel for panel in SERVICE.to_grafana(pace)["panels"] if panel["title"] == "Refusals")
     text: str = panel["targets"][0]["expr"]
     filled_in = text.replace("$__rate_interval", f"{4 * pace.every_s}s")
@@ -27,14 +27,14 @@ def expression(pace: Pace) -> str:
 
 
 def counted(at_s: float) -> float:
-    """The counter at a time: a peak of PER_S between two times of rest."""
+    """Return the counter at a time: a peak of PER_S between two idle periods."""
     return PER_S * min(max(at_s - BEGIN_S, 0), PEAK_S)
 
 
 @pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: pace.every)
 @pytest.mark.parametrize("phase", [0, 0.3, 0.6, 0.9])
-def test_rates_are_right_after_four_intervals(pace: Pace, phase: float, tmp_path: Path) -> None:
-    """Of a peak and its fall, at `phase` of an interval after the change's own sample."""
+def test_rates_are_correct_after_four_intervals(pace: Pace, phase: float, tmp_path: Path) -> None:
+    """For a peak and its end, at `phase` of an interval after the sample of the change."""
     shift_s = phase * pace.every_s
     times = range(0, BEGIN_S + 2 * PEAK_S + 1, pace.every_s)
     labels = 'error_type="x", job="g", instance="g1", gen_ai_request_model="m"'

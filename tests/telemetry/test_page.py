@@ -1,4 +1,4 @@
-"""docs/telemetry.md says what the code emits, and nothing else."""
+"""docs/telemetry.md lists exactly what the code emits."""
 
 import re
 from pathlib import Path
@@ -11,18 +11,18 @@ OF_THE_RESOURCE = {"service.instance.id", "service.version"}
 
 
 def _first_cells(heading: str) -> set[str]:
-    """What stands as code in the first column of the tables below a heading."""
+    """Return the code in the first column of the tables below a heading."""
     section = re.split(r"^#{2,3} ", PAGE.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
     rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
     return {code for row in rows for code in re.findall(r"`([^`]+)`", row)}
 
 
-def test_the_tables_of_metrics_are_those_of_the_code() -> None:
+def test_the_tables_of_metrics_match_the_code() -> None:
     shown = PAGE.split("<!-- metrics -->")[1].split("<!-- /metrics -->")[0]
-    assert shown.strip() == metrics_tables(), "write them anew: python -m orcastream.telemetry.tables"
+    assert shown.strip() == metrics_tables(), "regenerate them: python -m orcastream.telemetry.tables"
 
 
-def test_every_span_event_and_outcome_is_told() -> None:
+def test_every_span_event_and_outcome_is_listed() -> None:
     spans = {name.partition(" ")[0] for name in _first_cells("Traces")} - {"POST"}
     assert spans == {str(span) for span in Span}
     assert _first_cells("Events") == {str(event) for event in SpanEvent}
@@ -31,12 +31,12 @@ def test_every_span_event_and_outcome_is_told() -> None:
 
 
 def _on_spans() -> set[Attribute]:
-    """Attributes of spans; those of events, and of metrics alone, stand elsewhere."""
+    """Return attributes of spans; those of events, and of metrics alone, are listed elsewhere."""
     others = {Attribute.CHUNK_TOKENS, Attribute.GAP, Attribute.PHASE, Attribute.STATE, Attribute.TOKEN_TYPE}
     return set(Attribute) - others
 
 
-def test_no_other_name_is_told() -> None:
+def test_no_other_name_is_listed() -> None:
     named = set(re.findall(r"`((?:gen_ai|messaging|http|orcastream|service|error)\.[a-z_.]*[a-z_])`", PAGE))
     known = {*map(str, Attribute), *(metric.name for metric in METRICS)}
     assert named == known | OF_THE_RESOURCE

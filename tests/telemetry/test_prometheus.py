@@ -1,4 +1,4 @@
-"""The names that metrics have in Prometheus, against the exporter that writes them."""
+"""The names of metrics in Prometheus, compared with the exporter that writes them."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from orcastream.telemetry.prometheus import metrics_page, prometheus_label, prom
 
 
 def _emit(meter: Meter, metric: Metric) -> None:
-    """One value of `metric` with all of its attributes."""
+    """Emit one value of `metric` with all of its attributes."""
     attributes = {str(attribute): "x" for attribute in metric.attributes}
 
     def observe(_: CallbackOptions) -> list[Observation]:
@@ -36,7 +36,7 @@ def _emit(meter: Meter, metric: Metric) -> None:
             meter.create_observable_counter(metric.name, [observe], metric.unit)
 
 
-def test_names_and_labels_are_those_of_the_exporter() -> None:
+def test_names_and_labels_match_the_exporter() -> None:
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(registry=registry, scope_info_enabled=False, disable_target_info=True)
     provider = MeterProvider([reader], shutdown_on_exit=False)
@@ -56,7 +56,7 @@ def test_names_and_labels_are_those_of_the_exporter() -> None:
     }
 
 
-def test_the_form_follows_the_header_where_that_can_be_read() -> None:
+def test_the_format_follows_a_readable_header() -> None:
     registry = CollectorRegistry()
     page, content_type = metrics_page(registry, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert (page, content_type.split(";")[0]) == (b"# EOF\n", "application/openmetrics-text")
@@ -65,7 +65,7 @@ def test_the_form_follows_the_header_where_that_can_be_read() -> None:
 
 
 def test_scrapes_do_not_overlap() -> None:
-    """OpenTelemetry's collector would give one of them everything twice, and the other nothing."""
+    """OpenTelemetry's collector would return everything twice to one scrape, and nothing to the other."""
     barrier, met = threading.Barrier(2), []
 
     class Meeting:

@@ -1,4 +1,4 @@
-"""The check of queries finds what it is there for."""
+"""The check of queries finds the faults that it is meant to find."""
 
 import pytest
 
@@ -30,7 +30,7 @@ BUCKETS = "rate(orcastream_engine_iteration_duration_seconds_bucket[5m])"
         ("sum(orcastream_workers) > 2 * scalar(sum(orcastream_workers))", set()),
     ],
 )
-def test_good_queries_pass_and_tell_their_labels(query: str, labels: set[str]) -> None:
+def test_valid_queries_pass_and_return_their_labels(query: str, labels: set[str]) -> None:
     assert check(query) == labels
 
 
@@ -56,6 +56,6 @@ def test_good_queries_pass_and_tell_their_labels(query: str, labels: set[str]) -
         ("deriv(orcastream_workers[5m])", "does not know"),
     ],
 )
-def test_wrong_queries_are_found(query: str, says: str) -> None:
+def test_wrong_queries_are_detected(query: str, says: str) -> None:
     with pytest.raises(WrongQuery, match=says):
         check(query)

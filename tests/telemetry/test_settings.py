@@ -1,4 +1,4 @@
-"""Which signals leave the process, as the standard variables say."""
+"""Which signals the process exports, according to the standard variables."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def _signals() -> dict[Signal, tuple[str, ...]]:
     ],
     indirect=["environment"],
 )
-def test_signals_leave_where_an_exporter_or_an_endpoint_is_set(
+def test_signals_are_exported_if_an_exporter_or_an_endpoint_is_set(
     environment: None, signals: dict[Signal, tuple[str, ...]]
 ) -> None:
     assert _signals() == signals
@@ -88,6 +88,6 @@ def test_signals_leave_where_an_exporter_or_an_endpoint_is_set(
     ],
     indirect=["environment"],
 )
-def test_what_cannot_be_obeyed_is_refused_by_name(environment: None, complaint: str) -> None:
+def test_unsupported_values_are_refused_by_name(environment: None, complaint: str) -> None:
     with pytest.raises(UnusableTelemetry, match=complaint):
         OtelSettings.read()

@@ -1,4 +1,4 @@
-"""The SDK's start and end, in processes of their own: it can be started once in each."""
+"""The SDK's start and end, in separate processes, because it can be started only once per process."""
 
 import json
 import os
@@ -27,7 +27,7 @@ COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
 
 
 def _run(program: str, **environment: str) -> str:
-    """What `program` prints."""
+    """Return what `program` prints."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
@@ -42,7 +42,7 @@ def _run(program: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_nothing_is_started_or_even_loaded_where_nothing_is_asked_for() -> None:
+def test_nothing_is_started_or_loaded_unless_requested() -> None:
     assert (
         _run(
             """
@@ -111,7 +111,7 @@ print("TRACE", trace.format_trace_id(span.get_span_context().trace_id))
     assert (inside, about) == (("something", trace_id), ("about it", trace_id))
 
 
-def test_a_line_that_cannot_be_made_raises_nothing_where_logs_are_exported() -> None:
+def test_a_log_line_that_cannot_be_formatted_raises_nothing() -> None:
     program = """
 import logging
 from orcastream.telemetry.setup import start_telemetry
@@ -130,7 +130,7 @@ print("went on")
         ("OTEL_PROPAGATORS", "none-such", "Propagator none-such not found"),
     ],
 )
-def test_what_the_sdk_refuses_is_told_with_the_variables(variable: str, value: str, complaint: str) -> None:
+def test_sdk_errors_are_reported_with_the_variables(variable: str, value: str, complaint: str) -> None:
     program = """
 from orcastream.telemetry.setup import start_telemetry
 from orcastream.telemetry.settings import UnusableTelemetry
@@ -144,7 +144,7 @@ except UnusableTelemetry as error:
     assert complaint in told
 
 
-def test_traces_travel_over_grpc() -> None:
+def test_traces_are_exported_over_grpc() -> None:
     received: queue.Queue[str] = queue.Queue()
 
     class Traces(TraceServiceServicer):
@@ -174,7 +174,7 @@ telemetry.shut_down(30)
         server.stop(0).wait()
 
 
-def test_of_a_line_that_is_too_long_begin_and_end_are_exported() -> None:
+def test_an_overlong_line_is_exported_with_its_beginning_and_end() -> None:
     program = """
 import json, logging
 from opentelemetry.sdk._logs import LoggerProvider
@@ -197,7 +197,7 @@ records = [one.log_record for one in exporter.get_finished_logs()]
 print(json.dumps([{"body": one.body, **one.attributes} for one in records]))
 """
     for fields in json.loads(_run(program)):
-        assert sum(len(value) for name, value in fields.items() if name != "body") < 64 * 1024, "what Loki takes"
+        assert sum(len(value) for name, value in fields.items() if name != "body") < 64 * 1024, "the limit of Loki"
         assert len(fields["body"]) < 256 * 1024
         assert (fields["why"][:5], fields["why"][-3:], fields["path"]) == ("begin", "end", "\\udcff")
         told = fields["exception.stacktrace"].splitlines()

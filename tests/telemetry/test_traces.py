@@ -1,4 +1,4 @@
-"""One trace tells the story of a request across processes: parents, links, kinds and attributes as exported."""
+"""One trace covers a request across processes: parents, links, kinds and attributes as exported."""
 
 import secrets
 import signal
@@ -47,16 +47,16 @@ def site(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def post(site: ObservedSite, traceparent: str | None, **payload: object) -> str:
-    """A direct producer's request; its id."""
+    """Post a direct producer's request and return its id."""
     request = site.producer.request(PROMPT_TOKENS, **payload)
-    unshared = request.payload.model_copy(update={"cache_salt": request.id})  # every chunk is to be seen
+    unshared = request.payload.model_copy(update={"cache_salt": request.id})  # every chunk must be visible
     request = replace(request, payload=unshared)
     site.producer.add(replace(request, traceparent=traceparent).fields())
     return request.id
 
 
 def check_phases(phases: dict[str, ReceivedSpan], process: ReceivedSpan, names: list[Span]) -> None:
-    """These phases, one behind the other inside the epoch; what lies before the claim began earlier."""
+    """Check for these phases, one after the other inside the epoch; those before the claim began earlier."""
     assert sorted(phases, key=lambda name: phases[name].start_ns) == names
     ordered = [phases[name] for name in names]
     assert {phase.kind for phase in ordered} == {"INTERNAL"}
@@ -159,7 +159,7 @@ def test_without_a_producers_span_the_epoch_is_a_root_and_iterations_have_traces
 
 
 def linked(receiver: OtlpReceiver, link: tuple[str, str]) -> list[ReceivedSpan]:
-    """Iterations with that link, in order of time."""
+    """Return iterations with that link, in order of time."""
     return sorted((one for one in receiver.named(Span.ITERATION) if link in one.links), key=lambda one: one.start_ns)
 
 
@@ -191,10 +191,10 @@ def test_an_epoch_after_a_kill_is_linked_to_the_one_before_it(site: ObservedSite
     process = site.process_span(started.traceparent)
     send = site.receiver.wait_for(lambda receiver: receiver.span(process.trace_id, process.parent_id))
     assert send.name == f"send {TEMPLATE}"
-    assert process.links == [span_ids(killed.traceparent)], "of a span that was never exported: its worker died"
+    assert process.links == [span_ids(killed.traceparent)], "from a span that was never exported: its worker died"
     assert span_ids(killed.traceparent)[0] == process.trace_id
     assert process.attributes[Attribute.EPOCH] == epoch.epoch
-    assert process.attributes[Attribute.DELIVERIES] == 1, "the attempt that died had brought tokens"
+    assert process.attributes[Attribute.DELIVERIES] == 1, "the attempt that died had produced tokens"
     assert process.attributes[Attribute.CONTINUED_TOKENS] >= 10
     assert (process.attributes[Attribute.OUTCOME], process.status) == (stream.finish_reason, "UNSET")
     check_phases(site.children(process), process, PHASES[1:])
@@ -207,10 +207,10 @@ def test_an_epoch_after_a_kill_is_linked_to_the_one_before_it(site: ObservedSite
     line = site.receiver.wait_for(
         lambda receiver: [log for log in receiver.logs if log.attributes.get("request") == stream.request_id]
     )[0]
-    assert (line.body, line.trace_id) == ("request taken over", process.trace_id), "logs come by the same way"
+    assert (line.body, line.trace_id) == ("request taken over", process.trace_id), "logs use the same path"
 
 
-def test_an_epoch_that_is_fenced_says_so_and_the_next_is_linked_to_the_rivals(site: ObservedSite) -> None:
+def test_a_fenced_epoch_says_so_and_the_next_is_linked_to_the_rivals(site: ObservedSite) -> None:
     site.ensure_workers(1)
     request_id = post(site, None, **LONG)
     key, rival = site.producer.keys.reply(request_id), f"00-{'e' * 32}-{'f' * 16}-01"
@@ -228,7 +228,7 @@ def test_an_epoch_that_is_fenced_says_so_and_the_next_is_linked_to_the_rivals(si
     assert process.links == [span_ids(rival)]
 
 
-def test_what_a_drain_hands_over_is_exported_before_the_process_ends(site: ObservedSite) -> None:
+def test_handed_over_epochs_are_exported_before_the_process_ends(site: ObservedSite) -> None:
     site.ensure_workers(1)
     (worker,) = site.workers.values()
     request_id = post(site, None, **LONG)
@@ -252,9 +252,7 @@ def test_what_a_drain_hands_over_is_exported_before_the_process_ends(site: Obser
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_request_that_fails_has_a_line_of_the_gateway_that_leads_to_its_trace(
-    site: ObservedSite, streams: bool
-) -> None:
+def test_a_failed_request_has_a_gateway_log_line_that_leads_to_its_trace(site: ObservedSite, streams: bool) -> None:
     site.ensure_workers(1)
     for worker in site.workers.values():
         worker.signal(signal.SIGSTOP)
@@ -285,7 +283,9 @@ def test_a_request_that_fails_has_a_line_of_the_gateway_that_leads_to_its_trace(
     [({"prompt": "x", "suffix": "y"}, "unsupported_parameter"), ({"prompt": "x" * 5_000_000}, "body_too_large")],
     ids=["parameter", "body"],
 )
-def test_the_server_span_says_why_a_request_was_refused(site: ObservedSite, body: dict[str, object], code: str) -> None:
+def test_the_server_span_states_why_a_request_was_refused(
+    site: ObservedSite, body: dict[str, object], code: str
+) -> None:
     site.ensure_workers(1)
     trace_id = secrets.token_hex(16)
     answer = httpx.post(

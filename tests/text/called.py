@@ -1,4 +1,4 @@
-"""Parts of answers, neighbours of one kind as one."""
+"""Parts of answers, with neighbors of one kind merged."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from orcastream.text.tools.call import CallArguments, CallStart
 
 @dataclass(frozen=True)
 class Called:
-    """A call and its arguments as far as they came."""
+    """A call and the arguments received so far."""
 
     name: str
     arguments: str
@@ -21,14 +21,14 @@ Joined = str | Reasoning | Called
 
 
 def joined(parts: Iterable[AnswerPart]) -> list[Joined]:
-    """Texts that follow each other as one, and each call with its arguments."""
+    """Return consecutive texts merged, and each call with its arguments."""
     whole: list[Joined] = []
     for part in parts:
         last = whole[-1] if whole else None
         if isinstance(part, CallStart):
             whole.append(Called(part.name, "", is_whole=False))
         elif isinstance(part, CallArguments):
-            assert isinstance(last, Called), "arguments come behind the start of their call, and nothing between"
+            assert isinstance(last, Called), "arguments directly follow the start of their call"
             assert part.text
             assert not last.is_whole
             whole[-1] = Called(last.name, last.arguments + part.text, part.is_last)
@@ -42,6 +42,6 @@ def joined(parts: Iterable[AnswerPart]) -> list[Joined]:
 
 
 def cut(text: str, places: Sequence[int]) -> list[str]:
-    """The text in pieces."""
+    """Return the text in pieces."""
     bounds = sorted({0, *(place for place in places if place < len(text)), len(text)})
     return [text[begin:end] for begin, end in pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""Templates that treat messages as those of well-known families do."""
+"""Chat templates that treat messages as those of well-known model families do."""
 
 from tests.text.tiny_tokenizers import CHAT_TEMPLATE
 

@@ -1,10 +1,10 @@
-"""White space that counts the work done on it."""
+"""Whitespace that counts the work done on it."""
 
 from typing import ClassVar, Self, SupportsIndex
 
 
 class Spaces(str):
-    """White space that counts how many of its characters are gone through, also in what it becomes a part of."""
+    """Whitespace that counts how many of its characters are scanned, including in strings built from it."""
 
     __slots__ = ()
     seen: ClassVar[int] = 0

@@ -1,4 +1,4 @@
-"""Grammars of whole answers: thinking first, then calls, or content that follows a constraint of its own."""
+"""Grammars of whole answers: thinking first, then calls, or content that follows its own constraint."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ def tokenizer() -> Tokenizer:
 
 
 def takes(tokenizer: Tokenizer, grammar: Constraint | None, text: str) -> bool:
-    """Whether an answer may be that text and end there."""
+    """Return whether an answer may be that text and end there."""
     assert grammar is not None
     check_constraint(grammar)
     vocabulary = Vocabulary.of(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
@@ -81,9 +81,7 @@ def test_required_calls(tokenizer: Tokenizer, answer_format: str, text: str, is_
         (Constraint(grammar='start: /\\{/ inner\ninner: "}"'), "{}", "{"),
     ],
 )
-def test_thinking_before_content_that_follows_something(
-    tokenizer: Tokenizer, content: Constraint, good: str, bad: str
-) -> None:
+def test_thinking_before_constrained_content(tokenizer: Tokenizer, content: Constraint, good: str, bad: str) -> None:
     grammar = answer_grammar(AnswerFormat.parse("thinking"), None, content)
     assert takes(tokenizer, grammar, f"so </thin</think>\n\n{good}")
     assert not takes(tokenizer, grammar, f"so</think>{bad}")
@@ -107,7 +105,7 @@ def test_thinking_before_content_that_follows_something(
         ),
     ],
 )
-def test_content_with_a_name_is_told_from_calls(tokenizer: Tokenizer, text: str, parts: list[Joined]) -> None:
+def test_content_with_a_name_is_distinguished_from_calls(tokenizer: Tokenizer, text: str, parts: list[Joined]) -> None:
     """In a format whose calls have no marks."""
     person = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
     content = Constraint(json_schema=json.dumps(person | {"additionalProperties": False}))
@@ -134,10 +132,10 @@ LEADS = [
 @pytest.mark.parametrize("lead", LEADS)
 @pytest.mark.parametrize("calls", ["hermes", "llama"])
 @pytest.mark.parametrize("thinking", ["", "think+", "thinking+"])
-def test_whatever_is_read_as_a_call_follows_its_schema(
+def test_every_text_parsed_as_a_call_follows_its_schema(
     tokenizer: Tokenizer, thinking: str, calls: str, lead: str
 ) -> None:
-    """Where none is required, and whatever comes before it."""
+    """Even if no call is required, and whatever precedes it."""
     answer_format = AnswerFormat.parse(thinking + calls)
     grammar = answer_grammar(answer_format, replace(CALLS, required=False), None)
     good = CALL if calls == "hermes" else LLAMA_CALL
@@ -155,6 +153,6 @@ def test_whatever_is_read_as_a_call_follows_its_schema(
     assert takes(tokenizer, grammar, f"{lead}text") is (may_end and not is_spoilt)
 
 
-def test_what_needs_no_grammar_has_none() -> None:
+def test_unconstrained_answers_have_no_grammar() -> None:
     assert answer_grammar(AnswerFormat.parse("think+hermes"), None, None) is None
     assert answer_grammar(AnswerFormat.parse("hermes"), None, ADULT) is ADULT

@@ -23,7 +23,7 @@ CASES: list[tuple[str, str, list[Joined]]] = [
 
 
 def parsed(answer_format: str, pieces: list[str]) -> list[Joined]:
-    """All parts, neighbours of one kind as one."""
+    """Return all parts, with neighbors of one kind merged."""
     parser = AnswerParser(AnswerFormat.parse(answer_format))
     return joined([*(part for piece in pieces for part in parser.push(piece)), *parser.finish()])
 
@@ -43,17 +43,17 @@ def test_cuts_change_nothing(answer_format: str, pieces: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "think", "thinking", "hermes", "llama", "think+hermes", "thinking+llama"])
-def test_a_format_travels_as_text(text: str) -> None:
+def test_a_format_is_serialized_as_text(text: str) -> None:
     assert str(AnswerFormat.parse(text)) == text
     assert AnswerFormat.parse(text).is_plain is (not text)
 
 
 @pytest.mark.parametrize("text", ["think+unheard_of", "think+thinking", "hermes+llama", "+"])
-def test_a_format_that_is_not_known_is_plain(text: str) -> None:
+def test_an_unknown_format_is_plain(text: str) -> None:
     assert AnswerFormat.parse(text).is_plain
 
 
-def test_arguments_are_always_text_that_can_be_sent() -> None:
+def test_arguments_are_always_encodable_text() -> None:
     arguments = r'{"a": "\ud83d", "b": "\ud83d\ude00"}'
     (call,) = parsed("hermes", [f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'])
     assert call == Called("f", arguments)

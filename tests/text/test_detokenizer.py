@@ -1,4 +1,4 @@
-"""Incremental text: equal to decoding at once, whatever the grouping."""
+"""Incremental detokenization equals decoding at once, whatever the grouping."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def pushed(tokenizer: Tokenizer, groups: list[list[int]], skip: bool = True) -> 
 
 
 @pytest.mark.parametrize(("kind", "by_bytes"), [(kind, kind != "opaque") for kind in KINDS])
-def test_the_token_table_is_used_where_the_decoder_is_understood(kind: str, by_bytes: bool) -> None:
+def test_the_token_table_is_used_for_known_decoders(kind: str, by_bytes: bool) -> None:
     assert (TOKENIZERS[kind].token_bytes is not None) == by_bytes
 
 
@@ -51,7 +51,7 @@ def test_random_ids_equal_decoding_at_once(kind: str, skip: bool, data: st.DataO
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=60))
     whole = tokenizer.decode(ids, skip_special_tokens=skip)
     if "\ufffd" in whole and kind != "byte_level":
-        return  # byte fallback replaces a whole run of bytes at once: only known when the run is over
+        return  # byte fallback replaces a whole run of bytes at once, so the result is known only when the run ends
     assert "".join(pushed(tokenizer, [[token_id] for token_id in ids], skip)) == whole
 
 
@@ -100,7 +100,7 @@ def test_one_leading_space_is_dropped_as_the_tokenizer_does() -> None:
     assert "".join(pushed(tokenizer, [[token_id] for token_id in ids])) == tokenizer.decode(ids) == "  the dog"
 
 
-def test_special_tokens_are_no_text_unless_asked_for() -> None:
+def test_special_tokens_are_no_text_unless_requested() -> None:
     tokenizer = TOKENIZERS["byte_level"]
     ids = tokenizer.encode("<|im_start|>hi<|im_end|>")
     assert "".join(pushed(tokenizer, [ids])) == "hi"

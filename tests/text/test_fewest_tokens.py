@@ -1,4 +1,4 @@
-"""A text never has fewer tokens than the bound says, and has not much to be tokenized for it."""
+"""A text never has fewer tokens than the bound, which needs little tokenization."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ KINDS = [BYTE_LEVEL, tiny_tokenizers.byte_fallback(), tiny_tokenizers.metaspace(
 
 
 @given(st.lists(st.text(max_size=20) | st.sampled_from([" ", "the ", "\n", "<|im_end|>", "aa", "  "]), max_size=30))
-def test_it_is_no_more_than_the_tokens_of_the_text(parts: list[str]) -> None:
+def test_the_bound_never_exceeds_the_texts_tokens(parts: list[str]) -> None:
     text = "".join(parts)
-    for hf in KINDS[:2]:  # the others take spaces away
+    for hf in KINDS[:2]:  # the others remove spaces
         assert bound_of(hf).of(text) <= len(hf.backend_tokenizer.encode(text, add_special_tokens=False))
 
 
 @pytest.mark.parametrize("letter", ["a", " ", "\n", "x", "<"])
-def test_one_letter_again_and_again_is_told_by_it(letter: str) -> None:
+def test_a_repeated_letter_is_bounded_without_tokenization(letter: str) -> None:
     text = letter * 10_000
     count = len(BYTE_LEVEL.backend_tokenizer.encode(text, add_special_tokens=False))
     assert count // 4 < bound_of(BYTE_LEVEL).of(text) <= count
@@ -39,7 +39,7 @@ def test_one_letter_again_and_again_is_told_by_it(letter: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["normalizer", "removed", "kind"])
-def test_where_characters_may_go_only_the_length_counts(what: str) -> None:
+def test_if_characters_may_be_removed_only_the_length_counts(what: str) -> None:
     hf = tiny_tokenizers.byte_level()
     backend = hf.backend_tokenizer
     level = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -53,7 +53,7 @@ def test_where_characters_may_go_only_the_length_counts(what: str) -> None:
     assert bound_of(hf).of(text) == -(-len(text) // max(map(len, hf.get_vocab())))
 
 
-def test_spaces_that_a_control_token_takes_do_not_count() -> None:
+def test_spaces_absorbed_by_a_control_token_do_not_count() -> None:
     hf = tiny_tokenizers.byte_level()
     hf.add_special_tokens({"additional_special_tokens": [AddedToken("<|user|>", rstrip=True, special=True)]})
     text = "<|user|>" + " " * 10_000

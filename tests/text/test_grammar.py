@@ -1,4 +1,4 @@
-"""Constraints that cannot be followed exactly are refused, with the place; others are followed byte by byte."""
+"""Constraints that cannot be followed exactly are refused with the position; others are followed byte by byte."""
 
 import json
 import random
@@ -56,12 +56,12 @@ def schema(**parts: object) -> Constraint:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_what_cannot_be_followed_is_refused_with_its_place(constraint: Constraint, field: str, why: str) -> None:
+def test_an_unsupported_constraint_is_refused_with_its_position(constraint: Constraint, field: str, why: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         check_constraint(constraint)
     assert caught.value.field == field
     assert why in str(caught.value)
-    assert not why or why not in without_values(str(caught.value)), "the log quotes nothing of it"
+    assert not why or why not in without_values(str(caught.value)), "the log quotes no part of it"
 
 
 VOCABULARIES = {
@@ -93,8 +93,8 @@ def texts(tokenizer: Tokenizer) -> dict[int, bytes]:
     return {i: tokenizer.token_bytes[i] for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids}
 
 
-def test_every_token_is_allowed_whose_bytes_are(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
-    """Bytes of half a character, two tokens of the same bytes, special tokens that look like text: all as bytes say."""
+def test_a_token_is_allowed_exactly_if_its_bytes_are(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    """Half characters, two tokens with the same bytes, special tokens that look like text: only the bytes decide."""
     size = tokenizer.vocab_size + 5
     matcher = Matcher.of(Constraint(regex="[a-zé世 ]+"), vocabulary)
     letters = [letter.encode() for letter in "abcdefghijklmnopqrstuvwxyzé世 "]
@@ -119,8 +119,8 @@ def test_every_token_is_allowed_whose_bytes_are(tokenizer: Tokenizer, vocabulary
 
 
 @pytest.mark.parametrize("text", ["dog é 世", '{"a":"é"}', "  the", "<|im_end|>", "</s>", "é\n"])
-def test_a_text_comes_as_itself_however_it_is_cut(tokenizer: Tokenizer, vocabulary: Vocabulary, text: str) -> None:
-    """Of all allowed tokens any may come: the bytes are those of the text, then the end."""
+def test_a_valid_text_is_accepted_however_it_is_cut(tokenizer: Tokenizer, vocabulary: Vocabulary, text: str) -> None:
+    """Any allowed token may come next: the bytes are those of the text, then the end."""
     size = tokenizer.vocab_size + 5
     pieces = texts(tokenizer)
     for pick in (min, max):
@@ -142,7 +142,7 @@ def test_a_grammar_may_be_gbnf(tokenizer: Tokenizer, vocabulary: Vocabulary) -> 
     assert ids[b"d"] not in allowed(matcher, tokenizer.vocab_size)
 
 
-def test_answers_go_on_by_themselves(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+def test_answers_advance_independently(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     size = tokenizer.vocab_size + 5
     made = Matcher.of(Constraint(choice=["dog", "é"]), vocabulary)
     first, second = made.another(), made.another()
@@ -154,7 +154,7 @@ def test_answers_go_on_by_themselves(tokenizer: Tokenizer, vocabulary: Vocabular
     assert allowed(second, size) == {i for i, piece in texts(tokenizer).items() if piece == b"\xa9"}
 
 
-def test_what_several_answers_need_is_made_before(
+def test_shared_data_is_prepared_before_several_answers(
     tokenizer: Tokenizer, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Matcher.of(Constraint(choice=["dog", "é"]), vocabulary)
@@ -177,7 +177,7 @@ def test_what_several_answers_need_is_made_before(
     assert len(later) == 1
 
 
-def test_an_answer_that_grows_too_large_takes_no_other_along(
+def test_an_answer_that_grows_too_large_harms_no_other(
     tokenizer: Tokenizer, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matchers, "LIMITS", LLParserLimits(max_lexer_states=300, verbose_errors=False))
@@ -196,20 +196,20 @@ def test_an_answer_that_grows_too_large_takes_no_other_along(
     goes_on(made.another(), 20)
 
 
-def test_a_token_that_does_not_follow_ends_it(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+def test_a_violating_token_ends_the_matcher(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     ids = {piece: i for i, piece in texts(tokenizer).items()}
     with pytest.raises(ConstraintFailed):
         Matcher.of(Constraint(choice=["dog"]), vocabulary).consume([ids[b"b"]])
 
 
-def test_every_end_token_may_end_it() -> None:
+def test_every_end_token_may_end_the_answer() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     ends = frozenset({0, 2})
     matcher = Matcher.of(Constraint(regex="a*"), Vocabulary.of(tokenizer, tokenizer.vocab_size, ends))
     assert ends < allowed(matcher, tokenizer.vocab_size)
 
 
-def test_who_has_no_vocabulary_is_told_why() -> None:
+def test_without_a_vocabulary_the_reason_is_reported() -> None:
     opaque, plain = Tokenizer(tiny_tokenizers.opaque()), Tokenizer(tiny_tokenizers.byte_level())
     with pytest.raises(NoVocabulary, match="token by token"):
         Vocabulary.of(opaque, opaque.vocab_size, opaque.eos_token_ids)
@@ -217,7 +217,7 @@ def test_who_has_no_vocabulary_is_told_why() -> None:
         Vocabulary.of(plain, plain.vocab_size, frozenset())
 
 
-def test_special_tokens_of_a_grammar_are_those_of_the_model() -> None:
+def test_special_tokens_in_a_grammar_are_the_models() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     vocabulary = Vocabulary.of(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
     matcher = Matcher.of(Constraint(grammar='start: <|im_start|> "a"'), vocabulary)

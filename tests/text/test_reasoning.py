@@ -1,4 +1,4 @@
-"""Thinking told apart from the answer, however the text is cut."""
+"""Thinking is separated from the answer, however the text is cut."""
 
 from itertools import pairwise
 
@@ -34,7 +34,7 @@ def parsed(pieces: list[str], inside: bool) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("text", "inside", "reasoning", "content"), CASES)
-def test_each_side_has_its_text(text: str, inside: bool, reasoning: str, content: str) -> None:
+def test_thinking_and_answer_have_their_texts(text: str, inside: bool, reasoning: str, content: str) -> None:
     assert parsed([text], inside) == (reasoning, content)
     assert parsed(list(text), inside) == (reasoning, content)
 
@@ -54,7 +54,7 @@ def test_cuts_change_nothing(pieces: list[str], inside: bool, cuts: list[int]) -
     ("tail", "reasoning", "content"),
     [("<think>a</think>b", "a", "b"), ("<thin air", "", f"{' ' * 1000}<thin air"), ("", "", " " * 1000)],
 )
-def test_white_space_is_not_gone_through_again_for_each_that_comes(
+def test_whitespace_is_not_rescanned_for_each_piece(
     tail: str, reasoning: str, content: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Spaces, "seen", 0)

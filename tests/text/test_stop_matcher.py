@@ -10,7 +10,7 @@ ALPHABET = st.text("ab👍", min_size=1, max_size=4)
 
 
 def reference(text: str, stops: list[str]) -> tuple[str, Match | None, str]:
-    """What is given out, the match, and what is held: tried out over all ends."""
+    """Return the released text, the match, and the held text, by trying all ends."""
     for end in range(1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
@@ -32,7 +32,7 @@ def test_equals_the_reference_in_any_grouping(stops: list[str], pieces: list[str
 
 
 @given(st.lists(ALPHABET, min_size=1, max_size=4), st.text("ab👍", max_size=20))
-def test_text_given_out_at_each_point_is_a_function_of_the_text(stops: list[str], text: str) -> None:
+def test_text_released_at_each_point_depends_only_on_the_text(stops: list[str], text: str) -> None:
     matcher = StopMatcher(stops)
     out = ""
     for number, char in enumerate(text, start=1):
@@ -40,7 +40,7 @@ def test_text_given_out_at_each_point_is_a_function_of_the_text(stops: list[str]
         assert out == reference(text[:number], stops)[0]
 
 
-def test_no_part_of_a_stop_is_let_out() -> None:
+def test_no_part_of_a_stop_is_released() -> None:
     matcher = StopMatcher(["\n\nUser:", "END"])
     assert matcher.push("answer\n\nUs") == ("answer", None)
     assert matcher.held == "\n\nUs"
@@ -50,7 +50,7 @@ def test_no_part_of_a_stop_is_let_out() -> None:
     assert matcher.held == matcher.finish() == ""
 
 
-def test_the_first_to_be_complete_wins_and_of_those_the_longest() -> None:
+def test_the_first_complete_stop_wins_then_the_longest() -> None:
     assert StopMatcher(["abcde", "cd"]).push("abcde") == ("ab", Match("cd", 2, 4))
     assert StopMatcher(["cd", "bcd"]).push("abcd") == ("a", Match("bcd", 1, 4))
 
@@ -66,5 +66,5 @@ def test_an_empty_stop_is_refused() -> None:
         StopMatcher(["a", ""])
 
 
-def test_a_repeating_stop_does_not_lose_its_place() -> None:
+def test_a_repeating_stop_does_not_lose_its_position() -> None:
     assert StopMatcher(["aab"]).push("aaab") == ("a", Match("aab", 1, 4))

@@ -1,4 +1,4 @@
-"""Parts of a text, tokenized one by one, have the ids of the whole."""
+"""Parts of a text, tokenized one by one, have the ids of the whole text."""
 
 from itertools import chain
 from typing import Any
@@ -59,13 +59,13 @@ TEXT = st.lists(PIECES, min_size=1, max_size=40).map("".join)
 
 
 def splitting(patterns: tuple[str, ...]) -> pre_tokenizers.PreTokenizer:
-    """As GPT-2 has it without a pattern, else as all have it that came later."""
+    """Split like GPT-2 without a pattern, otherwise like all later models."""
     steps = [pre_tokenizers.Split(Regex(each), "isolated") for each in patterns]
     return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not steps)])
 
 
 def trained(pre_tokenizer: pre_tokenizers.PreTokenizer, **kind: Any) -> Tokenizer:
-    """A byte-level BPE whose tokens join as much as the pre-tokenizer lets them."""
+    """A byte-level BPE whose tokens join as much as the pre-tokenizer allows."""
     tokenizer = Tokenizer(models.BPE(**kind))
     tokenizer.pre_tokenizer = pre_tokenizer
     trainer = trainers.BpeTrainer(
@@ -128,8 +128,8 @@ def with_normalizer(normalizer: normalizers.Normalizer) -> Tokenizer:
 @pytest.mark.parametrize(
     "tokenizer",
     [
-        pytest.param(with_tokens(AddedToken("in fact")), id="a token that holds a cut"),
-        pytest.param(with_tokens(AddedToken("STOP", rstrip=True)), id="a token that takes the space behind it"),
+        pytest.param(with_tokens(AddedToken("in fact")), id="a token that contains a cut"),
+        pytest.param(with_tokens(AddedToken("STOP", rstrip=True)), id="a token that absorbs the space after it"),
         pytest.param(with_normalizer(normalizers.Replace(" ", "▁")), id="a normalizer that changes spaces"),
         pytest.param(with_normalizer(normalizers.Prepend("▁")), id="a normalizer that adds something"),
         pytest.param(trained(splitting((QWEN2,)), dropout=0.5), id="dropout"),
@@ -137,17 +137,17 @@ def with_normalizer(normalizer: normalizers.Normalizer) -> Tokenizer:
         pytest.param(trained(splitting((r"\p{N}",))), id="words are not split"),
         pytest.param(trained(pre_tokenizers.Split(Regex(QWEN2), "removed", invert=True)), id="the rest is removed"),
         pytest.param(trained(pre_tokenizers.Split(Regex(QWEN2), "merged_with_next")), id="words are merged"),
-        pytest.param(trained(pre_tokenizers.ByteLevel(use_regex=False)), id="one step, that splits nothing"),
+        pytest.param(trained(pre_tokenizers.ByteLevel(use_regex=False)), id="one step that splits nothing"),
         pytest.param(trained(pre_tokenizers.Metaspace()), id="word marks"),
         pytest.param(Tokenizer(models.BPE()), id="no pre-tokenizer"),
     ],
 )  # fmt: skip
-def test_what_is_not_known_is_not_cut(tokenizer: Tokenizer) -> None:
+def test_unknown_tokenizers_are_not_cut(tokenizer: Tokenizer) -> None:
     text = "in fact STOP it " * 20
     assert TextCuts(tokenizer, most=4, shortest=1).parts(text) == [text]
 
 
-def test_long_prompts_have_the_ids_of_the_library() -> None:
+def test_long_prompts_have_the_librarys_ids() -> None:
     backend = trained(splitting((LLAMA3,)))
     backend.add_special_tokens(["<s>", "</s>", "<mark>"])
     around = [("<s>", backend.token_to_id("<s>")), ("</s>", backend.token_to_id("</s>"))]

@@ -1,4 +1,4 @@
-"""One token's own text and bytes."""
+"""The text and bytes of a single token."""
 
 import pytest
 
@@ -10,7 +10,7 @@ TEXT = "Zwölf 世界 👍 dog"
 
 
 @pytest.mark.parametrize("make", [tiny_tokenizers.byte_level, tiny_tokenizers.byte_fallback], ids=["level", "fallback"])
-def test_the_bytes_of_all_tokens_are_those_of_the_text(make: object) -> None:
+def test_the_tokens_bytes_concatenate_to_the_text(make: object) -> None:
     tokenizer = Tokenizer(make())  # type: ignore[operator]
     ids = tokenizer.encode(TEXT, add_special_tokens=False)
     told = [token_text(tokenizer, token, first=number == 0) for number, token in enumerate(ids)]
@@ -22,12 +22,12 @@ def test_the_bytes_of_all_tokens_are_those_of_the_text(make: object) -> None:
         assert each.is_text is (each.raw.decode(errors="replace").encode() == each.raw)
 
 
-def test_control_tokens_say_their_names() -> None:
+def test_control_tokens_show_their_names() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     assert token_text(tokenizer, 2).text == tiny_tokenizers.END
 
 
-def test_a_tokenizer_that_cannot_be_followed_says_what_it_decodes() -> None:
+def test_an_unknown_tokenizer_uses_its_decoded_text() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.opaque())
     assert tokenizer.token_bytes is None
     assert token_text(tokenizer, 3).text == tokenizer.decode([3])

@@ -47,8 +47,8 @@ def test_model_config_reads_nested_and_older_names() -> None:
     assert (config.limits.vocab_size, config.limits.max_model_len, config.eos_token_ids) == (10, 20, {3})
 
 
-def test_what_the_file_leaves_out_is_what_the_architecture_takes() -> None:
-    """As the worker sees it, which has the architecture's defaults."""
+def test_fields_missing_in_the_file_have_the_architectures_defaults() -> None:
+    """As in the worker, which has the architecture's defaults."""
     config = ModelConfig.read({"model_type": "llama", "vocab_size": 10}, {})
     assert config.limits.max_model_len == 2048
     with pytest.raises(ModelFilesError, match="max_model_len: got 2049, allowed: at most 2048"):
@@ -71,7 +71,7 @@ def test_code_that_comes_with_a_model_is_refused(model: Path, tmp_path: Path, mo
 
     monkeypatch.setattr("builtins.input", ask)
     config = {"model_type": "llama", "vocab_size": 10, "auto_map": OWN}
-    assert ModelConfig.read(config, {}).limits.vocab_size == 10  # transformers knows it by itself
+    assert ModelConfig.read(config, {}).limits.vocab_size == 10  # transformers knows this architecture
     with pytest.raises(ModelFilesError, match="code of its own"):
         ModelConfig.read(config | {"model_type": "own"}, {})
     tokenizer = {"tokenizer_class": "OwnTokenizer", "auto_map": OWN}
@@ -93,7 +93,7 @@ def test_a_configuration_of_wrong_types_is_one_line(model: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("config", "message"), [({"n_positions": 2}, "vocab_size"), ({"vocab_size": 2}, "max_model_len")]
 )
-def test_model_config_names_what_is_missing(config: dict[str, int], message: str) -> None:
+def test_model_config_names_missing_fields(config: dict[str, int], message: str) -> None:
     with pytest.raises(ModelFilesError, match=message):
         ModelConfig.read(config, {})
 
@@ -108,7 +108,7 @@ def test_missing_models_are_named(tmp_path: Path) -> None:
         ModelConfig.load(str(tmp_path))
 
 
-def test_works_and_keeps_silent_without_torch(model: Path) -> None:
+def test_works_silently_without_torch(model: Path) -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
         "import importlib.util as u; find = u.find_spec\n"
@@ -122,7 +122,7 @@ def test_works_and_keeps_silent_without_torch(model: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["word " * 3, "word " * 3000])
-def test_no_more_ids_are_handed_over_than_are_wanted(model: Path, text: str) -> None:
+def test_only_the_requested_number_of_ids_is_returned(model: Path, text: str) -> None:
     tokenizer = Tokenizer.load(str(model))
     ids = tokenizer.encode(text)
     assert tokenizer.encode(text, most=len(ids)) == ids
@@ -131,7 +131,7 @@ def test_no_more_ids_are_handed_over_than_are_wanted(model: Path, text: str) -> 
     assert caught.value.count == len(ids)
 
 
-def test_no_text_has_fewer_tokens_than_its_length_over_the_longest(model: Path) -> None:
+def test_a_text_has_at_least_its_length_over_the_longest_token(model: Path) -> None:
     tokenizer = Tokenizer.load(str(model))
     longest = max((tokenizer.decode([token_id]) for token_id in range(tokenizer.vocab_size)), key=len)
     assert len(longest) <= tokenizer.longest_token

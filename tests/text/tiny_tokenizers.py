@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind that matters, built in memory."""
+"""Small tokenizers of every relevant kind, built in memory."""
 
 from collections.abc import Sequence
 
@@ -65,7 +65,7 @@ def metaspace() -> PreTrainedTokenizerFast:
 
 
 def opaque() -> PreTrainedTokenizerFast:
-    """One whose decoder is not understood token by token: word pieces."""
+    """A tokenizer that cannot be decoded token by token: word pieces."""
     pieces = ["[UNK]", "[SEP]", "the", "dog", "##s", "##é", "世", ",", "cat", "##ing"]
     tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -74,7 +74,7 @@ def opaque() -> PreTrainedTokenizerFast:
 
 
 def spaced(chat_template: str) -> PreTrainedTokenizerFast:
-    """Word marks before the first word alone, and control tokens that take the spaces beside them, as in Phi 3."""
+    """Word marks only before the first word, and control tokens that absorb adjacent spaces, as in Phi 3."""
     words = ["<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz<|>/_#\nXé", "▁a", "so", "it"]
     tokenizer = Tokenizer(
         models.BPE(

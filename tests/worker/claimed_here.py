@@ -1,4 +1,4 @@
-"""A worker's session in the process of the test, and a request in its hands."""
+"""A worker's session in the test process, and a request that it has claimed."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ from tests.worker.producer import Producer
 
 @pytest.fixture
 async def session(redis_server: RedisServer, producer: Producer) -> AsyncIterator[Session]:
-    """That of the worker `w1`."""
+    """The session of the worker `w1`."""
     session = await open_session(redis_server.url, producer)
     yield session
     await session.close()
@@ -28,7 +28,7 @@ async def open_session(url: str, producer: Producer, *, reconnected: bool = Fals
 
 
 async def claim_and_attach(session: Session, *, max_tokens: int = 4) -> Running:
-    """The next request that waits; its epoch is open, and its engine is to start."""
+    """Claim the next waiting request and open its epoch; the engine has not started it yet."""
     (claimed,) = await session.claimer.new(1)
     request = GenerationRequest.from_fields(
         claimed.fields, stream_class=claimed.ref.priority_class, now_ms=session.now_ms, max_payload_bytes=1000

@@ -28,7 +28,7 @@ def producer(redis_server: RedisServer) -> Iterator[Producer]:
 
 @pytest.fixture
 def start_worker(redis_server: RedisServer, tmp_path: Path) -> Iterator[StartWorker]:
-    """Starts worker processes; every one that is left is killed at the end."""
+    """Starts worker processes; those still running at the end are killed."""
     workers: list[WorkerProcess] = []
 
     def start(url: str = redis_server.url, **settings: Any) -> WorkerProcess:
@@ -48,7 +48,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def undisturbed() -> Callable[..., list[int]]:
-    """What one engine in this process generates: the tokens that every disturbed run must equal."""
+    """The tokens that one undisturbed engine in this process generates; every disturbed run must equal them."""
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
 
     @cache

@@ -1,4 +1,4 @@
-"""Requests that end, or stop, whatever worker computes them: called in a worker's process before it starts."""
+"""Requests that kill or hang any worker that computes them: called in a worker's process before it starts."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ STALL_S = 600
 
 
 def _meets(prefix: str, act: Any) -> None:
-    """Call `act` when an iteration is about to compute a request whose id begins with `prefix`."""
+    """Call `act` before an iteration computes a request whose id begins with `prefix`."""
     launch = Executor.launch
 
     def guarded(self: Executor, prepared: Any, pending: Any) -> None:
@@ -25,12 +25,12 @@ def _meets(prefix: str, act: Any) -> None:
 
 
 def kills() -> None:
-    """An iteration with a request `poison...` ends the process."""
+    """An iteration with a request `poison...` kills the process."""
     _meets("poison", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def kills_before() -> None:
-    """To make a constraint ready that has `poison` in it ends the process."""
+    """Compiling a constraint that contains `poison` kills the process."""
     from orcastream.worker.constraints import Constraints
 
     matcher = Constraints.matcher
@@ -58,12 +58,12 @@ def kills_reading() -> None:
 
 
 def stalls() -> None:
-    """An iteration with a request `stall...` does not end."""
+    """An iteration with a request `stall...` never ends."""
     _meets("stall", lambda: time.sleep(STALL_S))
 
 
 def mutes() -> None:
-    """Once a request `mute...` has brought something, the engine can hand nothing over any more, not even its end."""
+    """After the first output of a request `mute...`, the engine can publish nothing more, not even its own end."""
     from orcastream.worker.outbox import Outbox
 
     deliver, muted = Outbox.deliver, Event()

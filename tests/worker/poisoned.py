@@ -1,7 +1,7 @@
 """Poisoned requests among good ones: `python -m tests.worker.poisoned --requests 500 --poisoned 50`.
 
-Workers under a supervisor that starts again what dies; each poisoned request kills whatever worker computes it. Exit
-status 0: each of them became a dead letter, nobody else did, and every other answer is that of an undisturbed run.
+A supervisor restarts workers that die; each poisoned request kills the worker that computes it. Exit status 0: every
+poisoned request became a dead letter, no other request did, and every other answer equals that of an undisturbed run.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def _judge(
 
 
 def main(arguments: list[str]) -> int:
-    """Run it; the exit status."""
+    """Run it and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.worker.poisoned", description=__doc__)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--poisoned", type=int, default=50)

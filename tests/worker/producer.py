@@ -1,4 +1,4 @@
-"""A producer that knows Redis and the wire contract alone: plain redis-py, no gateway."""
+"""A producer that knows only Redis and the wire contract: plain redis-py, no gateway."""
 
 import secrets
 import time
@@ -36,7 +36,7 @@ class Producer:
         form: Form | None = None,
         **payload: Any,
     ) -> GenerationRequest:
-        """A request that the contract accepts; without a `form`, of either in turn."""
+        """Return a request that the contract accepts; without a `form`, the forms alternate."""
         return GenerationRequest(
             request_id or secrets.token_hex(16),
             parse_payload({"prompt": prompt, "temperature": 0.0, **payload}),
@@ -45,18 +45,18 @@ class Producer:
         )
 
     def post(self, prompt: list[int], **options: Any) -> str:
-        """XADD a request; its id."""
+        """XADD a request and return its id."""
         request = self.request(prompt, **options)
         self.add(request.fields())
         return request.id
 
     def add(self, fields: dict[str, Any], priority_class: str = "normal") -> str:
-        """XADD any fields; the entry id."""
+        """XADD any fields and return the entry id."""
         entry_id: bytes = self.redis.xadd(self.keys.requests(priority_class), fields)
         return entry_id.decode()
 
     def events(self, request_id: str) -> Iterator[tuple[EventId, Event]]:
-        """Every entry of the reply log as it comes, up to the terminal one."""
+        """Yield every entry of the reply log as it arrives, up to the terminal one."""
         key, last = self.keys.reply(request_id), "0-0"
         give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:
@@ -77,9 +77,9 @@ class Producer:
         return fold
 
     def read_past_a_kill(self, request_id: str, workers: dict[str, WorkerProcess], after: int = 20) -> Fold:
-        """As `read`, and the first of `workers` (by name) to write it is killed `after` so many token events.
+        """As `read`, but kill the first of `workers` (by name) that writes it, `after` this number of token events.
 
-        Another one of them has ended it then.
+        Another of the workers then ends the request.
         """
         fold, writers, seen = Fold(), [], 0
         for event_id, event in self.events(request_id):
@@ -103,7 +103,7 @@ class Producer:
         )
 
     def wait_empty(self) -> None:
-        """Wait until the queue is empty: the clean-up comes after the terminal event."""
+        """Wait until the queue is empty: cleanup follows the terminal event."""
         give_up = time.monotonic() + PATIENCE_S
         while not self.queue_is_empty():
             assert time.monotonic() < give_up, "entries were left in the queue"

@@ -1,4 +1,4 @@
-"""An engine that stands still, in the process of the test."""
+"""A stalled engine in the test process."""
 
 import threading
 
@@ -7,7 +7,7 @@ from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
 
 
 def standing_engine() -> tuple[OrcaEngine, threading.Event]:
-    """That of the demo model, no iteration of which begins before the event is set."""
+    """The demo model's engine; no iteration begins before the event is set."""
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
     step, release = engine.step, threading.Event()
 

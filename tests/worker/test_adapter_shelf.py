@@ -1,4 +1,4 @@
-"""Which adapters a worker has in memory: at most so many, those in use never leave, nobody waits for ever."""
+"""The adapters that a worker holds in memory: bounded in number, never evicted while in use, and no wait is endless."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def make(engine: OrcaEngine, folder: Path) -> Make:
 
 
 async def turns() -> None:
-    """Let whatever can go on without a thread go on."""
+    """Run every task that can proceed without a thread."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -53,7 +53,7 @@ async def test_read_once_and_kept(make: Make) -> None:
     assert (shelf.reads, shelf.num_resident) == (1, 1)
 
 
-async def test_the_one_asked_for_least_lately_leaves(make: Make) -> None:
+async def test_the_least_recently_used_is_evicted(make: Make) -> None:
     shelf = make()
     for name in ("a", "b", "a", "c"):
         (await shelf.hold(name)).release()
@@ -61,7 +61,7 @@ async def test_the_one_asked_for_least_lately_leaves(make: Make) -> None:
     assert (shelf.reads, shelf.evictions) == (3, 1)
 
 
-async def test_one_in_use_stays(make: Make) -> None:
+async def test_an_adapter_in_use_is_not_evicted(make: Make) -> None:
     shelf = make()
     held = await shelf.hold("a")
     for name in ("b", "c", "d"):
@@ -76,7 +76,7 @@ async def test_one_in_use_stays(make: Make) -> None:
     again.release()
 
 
-async def test_who_finds_all_in_use_waits_and_none_passes(make: Make) -> None:
+async def test_a_request_waits_in_order_while_all_are_in_use(make: Make) -> None:
     shelf = make()
     order: list[str] = []
 
@@ -89,7 +89,7 @@ async def test_who_finds_all_in_use_waits_and_none_passes(make: Make) -> None:
     waiting = [asyncio.create_task(hold(name)) for name in ("c", "a", "b")]
     await turns()
     assert order == ["a", "b"]
-    assert not shelf.at_hand("a"), "whoever asks now waits behind the one that wants a place"
+    assert not shelf.at_hand("a"), "a later request waits behind the one that waits for a slot"
     held["b"].release()
     for name, task in zip(("c", "a"), waiting[:2], strict=True):
         assert (await task).adapter.name == name
@@ -99,7 +99,7 @@ async def test_who_finds_all_in_use_waits_and_none_passes(make: Make) -> None:
     assert shelf.num_resident == 2
 
 
-async def test_a_wait_that_is_given_up_stops_no_other(make: Make) -> None:
+async def test_an_abandoned_wait_blocks_no_other(make: Make) -> None:
     shelf = make(1)
     held = await shelf.hold("a")
     given_up = asyncio.create_task(shelf.hold("b"))
@@ -110,7 +110,7 @@ async def test_a_wait_that_is_given_up_stops_no_other(make: Make) -> None:
     assert (await other).adapter.name == "c"
 
 
-async def test_one_that_cannot_be_read(engine: OrcaEngine, folder: Path, tmp_path: Path) -> None:
+async def test_an_unreadable_adapter(engine: OrcaEngine, folder: Path, tmp_path: Path) -> None:
     assert engine.adapters is not None
     shelf = AdapterShelf({"gone": tmp_path / "gone", "a": folder / "a"}, engine.adapters, 1)
     with pytest.raises(UnsupportedAdapter, match=r"gone.adapter_config\.json"):
@@ -130,7 +130,7 @@ async def test_one_that_cannot_be_read(engine: OrcaEngine, folder: Path, tmp_pat
         ("{empty}", "allowed: a folder of folders that hold adapter_config.json"),
     ],
 )
-def test_settings_that_name_no_adapters(setting: str, message: str, tmp_path: Path) -> None:
+def test_settings_without_adapters(setting: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="adapters: got") as refused:
         adapter_folders(setting.format(empty=tmp_path))
     assert message in str(refused.value)

@@ -1,4 +1,4 @@
-"""Who waits for an adapter is forgotten at the end of the wait, however it ends."""
+"""A request that waits for an adapter is forgotten when the wait ends, however it ends."""
 
 import asyncio
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from orcastream.worker.adapter_waits import AdapterWaits
 
 
 class Shelf:
-    """Hands out what it is given, and nothing before."""
+    """A shelf that hands out only what the test gives it."""
 
     def __init__(self) -> None:
         self.given: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -20,7 +20,7 @@ class Shelf:
 
 
 class Waiting:
-    """A request as far as a wait sees it."""
+    """The part of a request that a wait uses."""
 
     def __init__(self) -> None:
         self.request = SimpleNamespace(payload=SimpleNamespace(adapter="a"))
@@ -32,7 +32,7 @@ def begin(waits: AdapterWaits, waiting: Any) -> "asyncio.Task[None]":
     return asyncio.create_task(waits.ready(waiting))
 
 
-async def test_one_that_gets_its_adapter() -> None:
+async def test_a_request_that_gets_its_adapter() -> None:
     shelf, waiting = Shelf(), Waiting()
     waits = AdapterWaits(shelf)  # type: ignore[arg-type]  # it asks for a place alone
     asked = [begin(waits, waiting) for _ in range(2)]
@@ -45,7 +45,7 @@ async def test_one_that_gets_its_adapter() -> None:
 
 @pytest.mark.parametrize("turns", [1, 5], ids=["before it has begun", "while it waits"])
 @pytest.mark.parametrize("all_at_once", [False, True])
-async def test_one_that_is_abandoned(turns: int, all_at_once: bool) -> None:
+async def test_an_abandoned_request(turns: int, all_at_once: bool) -> None:
     waiting: Any = Waiting()
     waits = AdapterWaits(Shelf())  # type: ignore[arg-type]  # it asks for a place alone
     asked = begin(waits, waiting)

@@ -1,4 +1,4 @@
-"""Workers that serve LoRA adapters beside the model: what requests get, what they are refused, what takeovers keep."""
+"""Workers that serve LoRA adapters in addition to the model: answers, refusals, and takeovers."""
 
 import signal
 import time
@@ -45,7 +45,7 @@ def folder(network: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(network: Any, folder: Path) -> Expected:
-    """What an engine says whose weights PEFT has changed."""
+    """The output of an engine whose weights PEFT has changed."""
 
     @cache
     def engine(adapter: str) -> OrcaEngine:
@@ -64,7 +64,7 @@ def error_of(fold: Fold) -> tuple[ErrorCode | None, str | None, str | None]:
     return fold.terminal.error, fold.terminal.field_name, fold.terminal.message
 
 
-def test_requests_of_several_adapters_and_of_none(
+def test_requests_with_different_adapters_and_without(
     producer: Producer, start_worker: StartWorker, folder: Path, expected: Expected, count_prompt: list[int]
 ) -> None:
     name = start_worker(adapters=str(folder), max_adapters=2, lease_ms=60_000).wait_serving()
@@ -77,7 +77,7 @@ def test_requests_of_several_adapters_and_of_none(
     producer.wait_empty()
 
 
-def test_one_that_the_worker_does_not_have(
+def test_an_adapter_that_the_worker_lacks(
     producer: Producer, start_worker: StartWorker, folder: Path, count_prompt: list[int]
 ) -> None:
     worker = start_worker(adapters=f"counts={folder / 'counts'}")
@@ -87,7 +87,9 @@ def test_one_that_the_worker_does_not_have(
     assert producer.read(producer.post(count_prompt, adapter="counts", max_tokens=3)).tokens[0]
 
 
-def test_none_where_none_are_set(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:
+def test_an_adapter_is_refused_if_none_are_configured(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
     start_worker().wait_serving()
     error, field, message = error_of(producer.read(producer.post(count_prompt, adapter="sums", max_tokens=3)))
     assert (error, field) == (ErrorCode.INVALID_REQUEST, "adapter")
@@ -95,7 +97,7 @@ def test_none_where_none_are_set(producer: Producer, start_worker: StartWorker, 
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 7, "n": 2}], ids=["greedy", "sampled"])
-def test_a_takeover_goes_on_with_the_adapter(
+def test_a_takeover_continues_with_the_adapter(
     producer: Producer,
     start_worker: StartWorker,
     folder: Path,
@@ -115,10 +117,10 @@ def test_a_takeover_goes_on_with_the_adapter(
     assert fold.tokens == undisturbed.tokens
 
 
-def test_a_damaged_one_ends_its_requests_and_no_others(
+def test_a_damaged_adapter_ends_only_its_own_requests(
     producer: Producer, start_worker: StartWorker, folder: Path, network: Any, count_prompt: list[int], tmp_path: Path
 ) -> None:
-    """It was whole when the worker looked at its start."""
+    """The adapter was intact when the worker checked it at startup."""
     damaged = save_adapter(network, tmp_path / "damaged", seed=9)
     worker = start_worker(adapters=f"damaged={damaged},sums={folder / 'sums'}")
     worker.wait_serving()
@@ -135,7 +137,7 @@ def test_a_damaged_one_ends_its_requests_and_no_others(
     producer.wait_empty()
 
 
-def test_whoever_waits_for_a_place_is_cancelled_at_once_and_served_in_turn(
+def test_a_request_that_waits_for_a_slot_is_cancelled_at_once_or_served_in_turn(
     producer: Producer, start_worker: StartWorker, folder: Path, expected: Expected, count_prompt: list[int]
 ) -> None:
     start_worker(adapters=str(folder), max_adapters=1).wait_serving()
@@ -156,10 +158,10 @@ def test_whoever_waits_for_a_place_is_cancelled_at_once_and_served_in_turn(
     producer.wait_empty()
 
 
-def test_a_drain_does_not_wait_for_a_place(
+def test_a_drain_does_not_wait_for_an_adapter_slot(
     producer: Producer, start_worker: StartWorker, folder: Path, expected: Expected, count_prompt: list[int]
 ) -> None:
-    """Whoever waits for one is handed over beside the request that has it."""
+    """A request that waits for a slot is handed over together with the request that holds it."""
     leaving = start_worker(adapters=str(folder), max_adapters=1, drain_grace_s=0, patch=PACED)
     leaving.wait_serving()
     holder = producer.post(count_prompt, adapter="counts", max_tokens=3000, ignore_eos=True)
@@ -184,7 +186,7 @@ def test_a_drain_does_not_wait_for_a_place(
         ({"adapters": "counts={folder}/counts", "max_adapter_rank": 2}, "r: got 4 for model.layers.0"),
     ],
 )
-def test_settings_that_cannot_be_served_end_the_start(
+def test_startup_fails_on_settings_that_cannot_be_served(
     start_worker: StartWorker, folder: Path, settings: dict[str, Any], message: str
 ) -> None:
     worker = start_worker(**{**settings, "adapters": settings["adapters"].format(folder=folder)})

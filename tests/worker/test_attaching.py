@@ -1,4 +1,4 @@
-"""An attach that fails half-way: the request is attached to again, and runs."""
+"""An attach that fails halfway: the worker attaches to the request again, and it runs."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,12 +25,12 @@ OPEN_EPOCH = b"*7\r\n$4\r\nXADD\r\n"
 
 
 def begun(prompt: list[int]) -> Started:
-    """What another worker wrote first."""
+    """The entries that another worker wrote first."""
     return Started("another", MODEL, "default", "normal", "normal 1-0", seed=7, prompt_tokens=len(prompt))
 
 
 def write_log(producer: Producer, request: GenerationRequest, events: list[Event]) -> None:
-    """An epoch of long ago."""
+    """A much older epoch."""
     for number, event in enumerate(events):
         written = encode_event(event, request.form)
         producer.redis.execute_command("XADD", producer.keys.reply(request.id), f"1000-{number}", *written)
@@ -78,10 +78,10 @@ async def test_connection_lost_in_the_middle_of_an_attach(
 
 
 @pytest.mark.parametrize("num_logged", [0, 5])
-def test_a_first_delivery_goes_on_from_the_log_that_is_there(
+def test_a_first_delivery_continues_from_an_existing_log(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, num_logged: int
 ) -> None:
-    """A Redis that forgot its deliveries gives a request out as if nobody had had it; its seed is the log's."""
+    """A Redis without its delivery records delivers a request as if for the first time; the seed is the log's."""
     drawn = {"max_tokens": 40, "temperature": 2.0, "ignore_eos": True}
     answer = undisturbed(UNSURE, **drawn, seed=7)
     assert answer != undisturbed(UNSURE, **drawn, seed=8)

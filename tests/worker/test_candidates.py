@@ -1,4 +1,4 @@
-"""What a request asks of the engine, and which of the engine's sequences become its choices."""
+"""How a request is passed to the engine, and which of the engine's sequences become its choices."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
 def new_running(tokenizer: Tokenizer | None = None, **payload: Any) -> Running:
-    """A request claimed just now, a quarter of a second after its arrival, with a minute to its deadline."""
+    """A newly claimed request: a quarter of a second after its arrival, a minute before its deadline."""
     ref = EntryRef("high", f"{CLAIMED_MS - WAITED_MS}-0")
     request = GenerationRequest("r1", parse_payload({"prompt": [7, 8], **payload}), CLAIMED_MS + 60_000, "high")
     max_tokens = payload.get("max_tokens", 5)
@@ -39,7 +39,7 @@ def new_running(tokenizer: Tokenizer | None = None, **payload: Any) -> Running:
 
 
 def attach(running: Running, logged: list[list[int]] | None = None) -> bool:
-    """Attach to a log that holds these tokens."""
+    """Attach to a log that contains these tokens."""
     fold = Fold()
     fold.feed(EventId(1, 0), Started("w", "m", "default", "high", "high 1-0", 5, 2, n=running.request.payload.n))
     runs = [Run(index, 0, tuple(tokens)) for index, tokens in enumerate(logged or []) if tokens]
@@ -49,7 +49,7 @@ def attach(running: Running, logged: list[list[int]] | None = None) -> bool:
 
 
 class Stage:
-    """One request, and an engine that says what the test writes."""
+    """One request, and an engine whose output the test scripts."""
 
     def __init__(self, **options: Any) -> None:
         self.roster = Roster(8)
@@ -80,7 +80,7 @@ def token(request: Request, position: int, token: int, logprob: float, reason: F
     return TokenEvent(request.id, position, token, reason, logprobs=[logprob, []])
 
 
-def test_what_policies_look_at_arrives() -> None:
+def test_the_engine_gets_the_fields_that_policies_use() -> None:
     running = new_running(
         tenant="blue", cache_salt="pepper", ttft_slo_ms=1000, tbt_slo_ms=50, temperature=0, max_tokens=5
     )
@@ -92,17 +92,17 @@ def test_what_policies_look_at_arrives() -> None:
     assert request.deadline_s is not None
     assert before_s + 59 < request.deadline_s <= time.monotonic() + 60
     assert request.ttft_slo_ms is not None
-    assert 1 <= request.ttft_slo_ms <= 1000 - WAITED_MS, "what the queue took is gone"
+    assert 1 <= request.ttft_slo_ms <= 1000 - WAITED_MS, "the time in the queue is deducted"
     assert request.waited_s == pytest.approx(1 - request.ttft_slo_ms / 1000)
 
 
-def test_a_target_that_was_missed_in_the_queue_is_the_shortest_one() -> None:
+def test_a_target_missed_in_the_queue_becomes_the_shortest_one() -> None:
     running = new_running(ttft_slo_ms=WAITED_MS / 2)
     attach(running)
     assert [request.ttft_slo_ms for request in running.engine_requests()] == [1]
 
 
-async def test_a_prompt_that_is_merely_told_does_not_fail_with_the_token_behind_it() -> None:
+async def test_a_prompt_with_log_probabilities_alone_does_not_fail_with_the_token_after_it() -> None:
     stage = Stage(max_tokens=0, prompt_logprobs=0, temperature=1.0, logit_bias=[[5, -100]])
     (request,) = stage.requests
     assert request.sampling.temperature == 0
@@ -124,7 +124,7 @@ def test_choices_of_one_prompt_are_a_group_of_their_attempt() -> None:
     assert requests[0].group is not None
     assert [request.seed for request in requests] == [choice_seed(5, index) for index in range(3)]
     assert all(request.sampling.logprobs is None for request in requests)
-    assert attach(running, [[1], [1, EOS], []]), "the log says something else: another attempt"
+    assert attach(running, [[1], [1, EOS], []]), "the log differs: another attempt"
     again = running.engine_requests()
     assert [(request.seed, request.output_ids) for request in again] == [
         (choice_seed(5, 0), [1]),
@@ -158,14 +158,14 @@ async def test_the_best_samples_are_the_choices_and_come_at_the_end() -> None:
     assert stage.running.logged(terminal)
 
 
-async def test_log_probabilities_are_published_where_they_were_asked_for() -> None:
+async def test_log_probabilities_are_published_if_requested() -> None:
     stage = Stage(best_of=2, logprobs=3)
     assert [request.sampling.logprobs for request in stage.requests] == [3, 3]
     await stage.say(*(token(one, 0, 9, -1.0 + index / 2, LENGTH) for index, one in enumerate(stage.requests)))
     assert stage.terminal().runs == (Run(0, 0, (9,), ([-0.5, []],)),)
 
 
-async def test_equal_samples_stay_in_the_order_of_their_seeds() -> None:
+async def test_equal_samples_keep_the_order_of_their_seeds() -> None:
     stage = Stage(n=2, best_of=3)
     await stage.say(*(token(one, 0, index, -1.0, STOP) for index, one in reversed([*enumerate(stage.requests)])))
     assert [run.tokens for run in stage.terminal().runs] == [(0,), (1,)]
@@ -184,8 +184,8 @@ async def test_a_stop_string_ends_a_hidden_candidate(tokenizer: Tokenizer) -> No
     assert terminal.endings == (Ending(STOP, len(ids), text_length=3, stop="stop"),)
 
 
-async def test_hypotheses_are_the_choices_in_their_order() -> None:
-    """As the engine gives them: all in one iteration, choice by choice, under the id of the one request."""
+async def test_hypotheses_become_choices_in_their_order() -> None:
+    """The engine returns them all in one iteration, choice by choice, under the id of the one request."""
     stage = Stage(n=2, best_of=4, use_beam_search=True, length_penalty=0.5, early_stopping=True)
     (request,) = stage.requests
     assert request.beam == Beam(width=4, num_return=2, length_penalty=0.5, early_stopping=True)
@@ -203,7 +203,7 @@ async def test_hypotheses_are_the_choices_in_their_order() -> None:
     assert (terminal.usage.completion_tokens, terminal.usage.cached_tokens) == (5, 1)
 
 
-async def test_half_a_beam_search_says_nothing() -> None:
+async def test_an_incomplete_beam_search_publishes_nothing() -> None:
     stage = Stage(n=2, use_beam_search=True)
     (request,) = stage.requests
     await stage.say(TokenEvent(request.id, 0, 10, STOP))
@@ -211,7 +211,7 @@ async def test_half_a_beam_search_says_nothing() -> None:
     assert not stage.running.ended
 
 
-async def test_the_engine_refuses_or_fails_on_a_beam_search() -> None:
+async def test_a_beam_search_that_the_engine_refuses_or_fails() -> None:
     stage = Stage(use_beam_search=True)
     (request,) = stage.requests
     await stage.say(Refused(request.id, InvalidRequest("beam_width", 4, "at most 2")))
@@ -224,7 +224,7 @@ async def test_the_engine_refuses_or_fails_on_a_beam_search() -> None:
 
 
 @pytest.mark.parametrize("options", [{"n": 2, "best_of": 3}, {"n": 2, "use_beam_search": True}])
-async def test_an_end_before_its_time_shows_no_candidate(options: dict[str, Any]) -> None:
+async def test_an_early_end_shows_no_candidate(options: dict[str, Any]) -> None:
     stage = Stage(**options)
     await stage.say(token(stage.requests[0], 0, 10, -1.0, STOP))
     stage.running.fail(ErrorCode.CANCELLED, "cancelled")
@@ -236,7 +236,7 @@ async def test_an_end_before_its_time_shows_no_candidate(options: dict[str, Any]
 
 
 async def test_a_new_connection_does_not_disturb_candidates() -> None:
-    """The log holds nothing of them, so that whatever the engine has made extends it; before the end and after it."""
+    """The log holds no candidate tokens, so any engine output extends it, both before the end and after it."""
     stage = Stage(n=1, best_of=2)
     first, second = stage.requests
     await stage.say(token(first, 0, 10, -1.0, STOP))
@@ -248,7 +248,7 @@ async def test_a_new_connection_does_not_disturb_candidates() -> None:
 
 @pytest.mark.parametrize("options", [{"best_of": 2}, {"use_beam_search": True}])
 async def test_a_log_that_shows_tokens_before_the_end_is_not_continued(options: dict[str, Any]) -> None:
-    """Nobody who keeps to the protocol wrote them; they are final, and no best candidate begins with them."""
+    """No writer that follows the protocol wrote them; they are final, and no best candidate begins with them."""
     running = new_running(**options)
     attach(running, [[5, 6]])
     assert running.ended
@@ -257,8 +257,8 @@ async def test_a_log_that_shows_tokens_before_the_end_is_not_continued(options: 
     assert (terminal.error, terminal.runs, terminal.endings) == (ErrorCode.ENGINE_ERROR, (), (Ending(None, 2),))
 
 
-async def test_cached_tokens_are_those_of_the_first_choice() -> None:
-    """The others may have found what the first one computed: that saved nothing of the prompt."""
+async def test_cached_tokens_count_the_first_choice() -> None:
+    """The other choices may reuse blocks that the first one computed; that saves no prompt computation."""
     stage = Stage(n=2)
     first, second = stage.requests
     await stage.say(TokenEvent(second.id, 0, 9, LENGTH, cached_tokens=2))
@@ -266,7 +266,7 @@ async def test_cached_tokens_are_those_of_the_first_choice() -> None:
     assert stage.terminal().usage.cached_tokens == 1
 
 
-def test_places_are_counted_by_candidates() -> None:
+def test_every_candidate_takes_a_slot() -> None:
     roster = Roster(8)
     roster.add(new_running(n=2, best_of=5))
     assert roster.free == 3

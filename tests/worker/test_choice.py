@@ -1,4 +1,4 @@
-"""Tokens of one choice: what may be published, where it ends, what a log means for it."""
+"""The tokens of one choice: what may be published, where the choice ends, and how it continues from a log."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def feed(target: Choice, tokens: list[int]) -> None:
         target.accept(token, None, None)
 
 
-def test_run_holds_what_the_log_lacks() -> None:
+def test_run_contains_the_tokens_that_the_log_lacks() -> None:
     target = choice()
     feed(target, [7, 8, 9])
     assert target.next_run() == Run(0, 0, (7, 8, 9))
@@ -34,7 +34,7 @@ def test_run_holds_what_the_log_lacks() -> None:
     assert target.next_run() is None
 
 
-def test_nothing_counts_behind_the_end() -> None:
+def test_tokens_after_the_end_do_not_count() -> None:
     target = choice()
     target.accept(5, FinishReason.LENGTH, None)
     target.accept(6, None, None)
@@ -42,7 +42,7 @@ def test_nothing_counts_behind_the_end() -> None:
     assert target.ending == Ending(FinishReason.LENGTH, 1)
 
 
-def test_stop_token_is_named() -> None:
+def test_the_stop_token_is_reported() -> None:
     target = choice(stop_token_ids=[5])
     target.accept(5, FinishReason.STOP, None)
     assert target.ending == Ending(FinishReason.STOP, 1, stop=5)
@@ -55,7 +55,7 @@ def test_stop_token_is_named() -> None:
         ([4, 5], {"stop_token_ids": [5]}, FinishReason.STOP),
         ([4] * 6, {}, FinishReason.LENGTH),
         ([4] * 9, {}, FinishReason.LENGTH),  # by a worker with a longer context
-        ([4, 2, 5], {}, FinishReason.STOP),  # by one with another EOS
+        ([4, 2, 5], {}, FinishReason.STOP),  # by a worker with another EOS
     ],
 )
 def test_stop_conditions_are_evaluated_on_the_log(logged: list[int], fields: dict, reason: FinishReason) -> None:
@@ -66,7 +66,7 @@ def test_stop_conditions_are_evaluated_on_the_log(logged: list[int], fields: dic
     assert target.next_run() is None
 
 
-def test_log_that_goes_on_does_not_end() -> None:
+def test_an_unfinished_log_does_not_end_the_choice() -> None:
     target = choice(max_tokens=6)
     target.adopt([4, 5], {2})
     assert target.ending is None
@@ -96,7 +96,7 @@ def test_stop_string_waits_for_the_terminal_event(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("one two stop three")
     feed(target, tokens)
     assert target.ending is not None
-    run = target.next_run()  # the other choices of the request go on, so that this is no terminal event
+    run = target.next_run()  # the request's other choices continue, so this is not a terminal event
     assert run is not None
     assert "one two ".startswith(tokenizer.decode(run.tokens))
     target.num_logged = len(run.tokens)
@@ -105,11 +105,11 @@ def test_stop_string_waits_for_the_terminal_event(tokenizer: Tokenizer) -> None:
     assert run.tokens + last.tokens == tuple(tokens[: target.ending.tokens])
 
 
-def test_ending_before_its_time_counts_every_token_of_the_log(tokenizer: Tokenizer) -> None:
+def test_an_early_end_counts_every_token_of_the_log(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("a cat-dig")
     for cut in range(len(tokens) + 1):
         target = choice(tokenizer, stop=["cat-dog"])
-        target.adopt(tokens[:cut], {2})  # the writer knew more tokens and held none of these back any more
+        target.adopt(tokens[:cut], {2})  # the writer knew more tokens and no longer withheld any of these
         assert target.abandoned().tokens == cut
         assert target.next_run(last=True) is None
 
@@ -124,7 +124,7 @@ def test_stop_string_is_found_across_the_point_of_takeover(tokenizer: Tokenizer)
         assert target.ending.text_length == len("one two ")
 
 
-def test_text_of_the_first_min_tokens_is_not_searched(tokenizer: Tokenizer) -> None:
+def test_stop_strings_are_not_searched_in_the_first_min_tokens(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("stop stop")
     half = len(tokenizer.encode("stop"))
     target = choice(tokenizer, stop=["stop"], min_tokens=half)

@@ -1,4 +1,4 @@
-"""How much a worker claims, and in which order."""
+"""How many requests a worker claims, and in which order."""
 
 import time
 from dataclasses import replace
@@ -26,7 +26,7 @@ def num_claimed(producer: Producer) -> int:
 
 
 @pytest.mark.parametrize("max_waiting", [0, 2])
-def test_a_worker_holds_what_it_runs_and_what_may_wait(
+def test_a_worker_claims_what_it_runs_and_what_may_wait(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], max_waiting: int
 ) -> None:
     ids = [producer.post(count_prompt, max_tokens=60, ignore_eos=True) for _ in range(5)]
@@ -44,10 +44,10 @@ def test_a_worker_holds_what_it_runs_and_what_may_wait(
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
 
-def test_choices_whose_prompt_is_being_computed_keep_nobody_in_the_queue(
+def test_choices_that_wait_for_their_prompt_block_no_claims(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
-    """They wait for that alone: their places are kept, and others are free."""
+    """They wait only for the prompt: their slots are reserved, and other slots are free."""
     start_worker(policy="priority", max_num_batched_tokens=32, patch=partial(pace, 0.05)).wait_serving()
     prompt = (count_prompt * 300)[:2000]
     many = producer.request(prompt, n=4, max_tokens=1)
@@ -64,7 +64,7 @@ def test_choices_whose_prompt_is_being_computed_keep_nobody_in_the_queue(
 def test_a_request_that_has_waited_rises_above_its_class(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], class_weight: float, first: str
 ) -> None:
-    """One of class low that came a year before one of class realtime, which came a day ago."""
+    """A request of class low that arrived a year before one of class realtime, which arrived a day ago."""
     epochs: dict[str, int] = {}
     now_ms, day_ms = int(time.time() * 1000), 86_400_000
     requests = {name: producer.request(count_prompt, max_tokens=20, ignore_eos=True) for name in ("low", "realtime")}
@@ -79,7 +79,7 @@ def test_a_request_that_has_waited_rises_above_its_class(
     assert min(epochs, key=lambda name: epochs[name]) == first
 
 
-def test_under_fair_a_tenant_is_found_behind_the_flood_of_another(
+def test_under_fair_a_tenant_is_served_despite_the_flood_of_another(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
     for max_tokens in [100, *[3000] * 11]:
@@ -87,5 +87,5 @@ def test_under_fair_a_tenant_is_found_behind_the_flood_of_another(
     light = producer.post(count_prompt, tenant="light", max_tokens=5, ignore_eos=True)
     start_worker(max_batch_size=2, policy="fair")
     assert producer.read(light).terminal is not None
-    # Two run at a time, and most are long: those that came first cannot have ended, and light was behind them all.
+    # Two run at a time, and most are long: the first ones cannot have ended, and light was queued after all of them.
     assert producer.redis.xlen(producer.keys.requests("normal")) >= 10

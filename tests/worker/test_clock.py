@@ -1,4 +1,4 @@
-"""Deadlines are kept by the clock of the Redis server, whatever the worker's host believes."""
+"""Deadlines follow the clock of the Redis server, whatever the worker's host clock says."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ HOUR_S = 3600
 
 
 @pytest.mark.parametrize("error_s", [HOUR_S, -HOUR_S, -8 * 24 * HOUR_S], ids=["fast", "slow", "a week slow"])
-async def test_wrong_clock_of_the_host_ends_no_request(
+async def test_a_wrong_host_clock_ends_no_request(
     producer: Producer,
     redis_server: RedisServer,
     undisturbed: Callable,
@@ -36,7 +36,7 @@ async def test_wrong_clock_of_the_host_ends_no_request(
     monkeypatch.setattr(time, "time", lambda: true_time() + error_s)
     running = asyncio.create_task(worker.run())
     fold = await asyncio.to_thread(producer.read, request_id)
-    for timeout_s in (2, 8, 32):  # the first in which this machine brings a token
+    for timeout_s in (2, 8, 32):  # the shortest deadline within which this machine produces a token
         late_id = producer.post(count_prompt, max_tokens=3900, ignore_eos=True, timeout_s=timeout_s - error_s)
         late = await asyncio.to_thread(producer.read, late_id)
         assert late.terminal is not None

@@ -1,4 +1,4 @@
-"""Answers that follow something, from real workers: also those that a second worker ends."""
+"""Constrained answers from real workers, including answers that a second worker completes."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def pair(start_worker: StartWorker) -> dict[str, WorkerProcess]:
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "sampled"])
-def test_a_killed_workers_answer_goes_on_to_the_same_end(
+def test_a_killed_workers_answer_continues_to_the_same_end(
     producer: Producer, pair: dict, count_prompt: list[int], tokenizer: Tokenizer, sampling: dict
 ) -> None:
     asked = following(ROWS, max_tokens=600, **sampling)
@@ -58,7 +58,7 @@ def test_a_killed_workers_answer_goes_on_to_the_same_end(
 
 
 def make_nothing_in_the_engine() -> None:
-    """`patch` of a worker whose constraints fail where the engine would wait until one is ready."""
+    """`patch` of a worker whose constraints fail if the engine would have to wait for one."""
     from orcastream.text import matcher
 
     new_state = matcher._new_state
@@ -71,7 +71,7 @@ def make_nothing_in_the_engine() -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"n": 3}, {"best_of": 4}], ids=str)
-def test_nobody_waits_until_the_constraint_of_each_choice_is_ready(
+def test_the_engine_never_waits_for_a_constraint(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], asked: dict[str, int]
 ) -> None:
     start_worker(patch=make_nothing_in_the_engine).wait_serving()
@@ -89,7 +89,7 @@ def worker(start_worker: StartWorker) -> WorkerProcess:
 
 
 @pytest.mark.usefixtures("worker")
-def test_choices_follow_and_those_beside_them_are_as_ever(
+def test_choices_follow_constraints_and_other_requests_are_unaffected(
     producer: Producer, count_prompt: list[int], tokenizer: Tokenizer, undisturbed: Any
 ) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["x", 3]}}, "required": ["a"]}
@@ -126,12 +126,12 @@ def test_choices_follow_and_those_beside_them_are_as_ever(
         ({"grammar": "start: <|no_such_token|>"}, "constraint.grammar"),
     ],
 )
-def test_what_cannot_be_followed_is_rejected_with_its_place(
+def test_an_unsupported_constraint_is_rejected_with_its_position(
     producer: Producer, count_prompt: list[int], constraint: dict[str, str], field: str
 ) -> None:
     terminal = producer.read(producer.post(count_prompt, constraint=constraint)).terminal
     assert terminal is not None
     assert (terminal.error, terminal.field_name) == (ErrorCode.INVALID_REQUEST, field)
-    producer.wait_empty()  # the letter and the end of the entry are one step, after the terminal event
+    producer.wait_empty()  # the dead letter and the removal of the entry are one step, after the terminal event
     (letter,) = producer.redis.xrange(producer.keys.dead)
     assert letter[1][b"reason"] == b"invalid_request"

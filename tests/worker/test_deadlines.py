@@ -1,4 +1,4 @@
-"""A deadline ends a request wherever it is: in the queue, at its claim, while its prompt or its answer is computed."""
+"""A deadline ends a request at any stage: in the queue, at its claim, during prefill and during decode."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ DEADLINES_S = (2, 8, 32)
 
 
 def expired(fold: Fold) -> int:
-    """Tokens of a request that ended as expired."""
+    """Return the tokens of a request that ended as expired."""
     assert fold.terminal is not None
     assert fold.terminal.error is ErrorCode.EXPIRED
     assert fold.terminal.usage.completion_tokens == len(fold.tokens[0]) if fold.tokens else True
@@ -30,7 +30,7 @@ def expired(fold: Fold) -> int:
 
 
 def wait_for_length(producer: Producer, length: int) -> None:
-    """Until so many requests wait and run: an entry goes a moment after its terminal."""
+    """Wait until this number of requests wait or run: an entry disappears shortly after its terminal event."""
     give_up = time.monotonic() + PATIENCE_S
     while (found := producer.redis.xlen(producer.keys.requests("normal"))) != length:
         assert time.monotonic() < give_up, found
@@ -38,7 +38,7 @@ def wait_for_length(producer: Producer, length: int) -> None:
 
 
 def test_in_the_queue(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:
-    """All places are taken: it ends where it waits, at its deadline and not when its turn would come."""
+    """All slots are taken: the request ends in the queue at its deadline, not when its turn would come."""
     start_worker(max_batch_size=1, patch=partial(pace, PAUSE_S)).wait_serving()
     runs = producer.post(count_prompt, **LONG)
     for _, event in producer.events(runs):
@@ -46,11 +46,11 @@ def test_in_the_queue(producer: Producer, start_worker: StartWorker, count_promp
             break
     waits = producer.post(count_prompt, timeout_s=1)
     assert expired(producer.read(waits)) == 0
-    wait_for_length(producer, 1)  # the other one still runs
+    wait_for_length(producer, 1)  # the first request still runs
 
 
 def posted_behind_the_look() -> None:
-    """A worker that finds the queue empty goes on once something has been posted."""
+    """A worker that finds the queue empty continues after a request has been posted."""
     from orcastream.broker.queue import RequestQueue
 
     is_empty = RequestQueue.is_empty
@@ -65,10 +65,10 @@ def posted_behind_the_look() -> None:
     pace(PAUSE_S)
 
 
-def test_behind_one_that_came_between_look_and_claim(
+def test_after_a_request_that_arrived_between_look_and_claim(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
-    """The last look at the queue found nothing, and with no place free the worker looks no more."""
+    """The last look at the queue found nothing, and a worker without a free slot does not look again."""
     start_worker(max_batch_size=1, patch=posted_behind_the_look).wait_serving()
     runs = producer.post(count_prompt, **LONG)
     waits = producer.post(count_prompt, timeout_s=1)
@@ -86,7 +86,7 @@ def test_at_the_claim(producer: Producer, start_worker: StartWorker, count_promp
 
 
 def test_in_prefill(producer: Producer, start_worker: StartWorker) -> None:
-    """A prompt of a thousand iterations does not get to its end."""
+    """A prompt of a thousand iterations is not completed."""
     worker = start_worker(max_batch_size=1, max_num_batched_tokens=2, patch=partial(pace, PAUSE_S))
     worker.wait_serving()
     request = producer.post([20] * 2000, timeout_s=2, max_tokens=1)
@@ -94,11 +94,11 @@ def test_in_prefill(producer: Producer, start_worker: StartWorker) -> None:
     assert isinstance(events[0], Started)
     assert expired(producer.read(request)) == 0
     follows = producer.post([20], max_tokens=1)
-    assert producer.read(follows).terminal.error is None, "the engine has let go of it"  # type: ignore[union-attr]
+    assert producer.read(follows).terminal.error is None, "the engine has dropped it"  # type: ignore[union-attr]
 
 
 def test_in_decode(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:
-    """What was published stays, and the terminal counts it."""
+    """Published tokens remain, and the terminal event counts them."""
     start_worker(patch=partial(pace, PAUSE_S)).wait_serving()
     for timeout_s in DEADLINES_S:
         num_tokens = expired(producer.read(producer.post(count_prompt, timeout_s=timeout_s, **LONG)))
@@ -106,12 +106,14 @@ def test_in_decode(producer: Producer, start_worker: StartWorker, count_prompt: 
         if num_tokens:
             break
     else:
-        pytest.fail("no token came")
+        pytest.fail("no token arrived")
     wait_for_length(producer, 0)
 
 
-def test_what_a_saturated_worker_tells(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:
-    """Once requests wait for it, until it has drained."""
+def test_a_saturated_worker_reports_its_throughput(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    """The worker reports from the first waiting request until it has drained."""
     worker = start_worker(max_batch_size=2, patch=partial(pace, 0.01))
     name = worker.wait_serving()
     key = producer.keys.throughput

@@ -1,4 +1,4 @@
-"""A worker told to stop ends in time, whatever state Redis or its engine is in."""
+"""A worker that gets the stop signal ends in time, whatever the state of Redis or its engine."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ pytestmark = one_server("system")
 
 @contextmanager
 def out_of_memory(producer: Producer) -> Iterator[None]:
-    """Redis refuses every write that takes memory."""
+    """Redis refuses every write that needs memory."""
     producer.redis.config_set("maxmemory", 1)
     try:
         yield
@@ -53,7 +53,7 @@ def test_drain_ends_while_redis_is_out_of_memory(
     producer.wait_empty()
 
 
-def test_a_worker_that_is_still_loading_just_leaves(producer: Producer, start_worker: StartWorker) -> None:
+def test_a_worker_that_is_still_loading_exits_at_once(producer: Producer, start_worker: StartWorker) -> None:
     worker = start_worker()
     worker.wait_catching(signal.SIGTERM)
     worker.signal(signal.SIGTERM)
@@ -89,10 +89,10 @@ async def test_drain_ends_while_the_engine_hangs(
     assert producer.redis.xpending(producer.keys.requests("normal"), "workers")["pending"] == 1, request_id
 
 
-def test_a_worker_that_drains_runs_nothing_that_comes_then(
+def test_a_draining_worker_runs_no_new_requests(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
-    """It waits for requests when it is told to stop: what comes from then on is for others."""
+    """The worker waits for requests when it gets the stop signal; later requests go to other workers."""
     leaving = start_worker()
     name = leaving.wait_serving()
     leaving.signal(signal.SIGTERM)
@@ -111,7 +111,7 @@ def test_a_worker_that_drains_runs_nothing_that_comes_then(
 async def idle_worker(
     producer: Producer, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Worker, asyncio.Task[None]]:
-    """A worker of this process that waits for requests, for longer than its connection would stand."""
+    """A worker in this process that waits for requests, longer than its connection would last."""
     monkeypatch.setattr(Intake, "_pause_s", lambda _: 60.0)
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
     settings = WorkerSettings(lease_ms=1000, _env_file=None)
@@ -139,12 +139,14 @@ async def test_drain_does_not_wait_for_the_blocked_claim(
     assert said == ["draining", "drained"]
 
 
-async def test_what_is_claimed_while_the_drain_begins_goes_to_others_at_once(
+async def test_a_request_claimed_as_the_drain_begins_is_handed_over_at_once(
     producer: Producer, idle_worker: tuple[Worker, asyncio.Task[None]], count_prompt: list[int]
 ) -> None:
     worker, running = idle_worker
     worker.drain()
-    request_id = producer.post(count_prompt, max_tokens=2)  # before the worker gets its turn: its claim waits still
+    request_id = producer.post(
+        count_prompt, max_tokens=2
+    )  # before the worker's task runs again: its claim still blocks
     await running
     (pending,) = producer.redis.xpending_range(producer.keys.requests("normal"), GROUP, "-", "+", 5)
     assert (pending["consumer"], pending["times_delivered"]) == (b"idle", 0)

@@ -1,4 +1,4 @@
-"""The engine's thread: output comes as it is made, is bounded, and one bad request disturbs nobody."""
+"""The engine's thread: output arrives as it is generated, is bounded, and a bad request affects no other."""
 
 import queue
 import threading
@@ -50,7 +50,7 @@ def run(engine: OrcaEngine) -> Iterator[Run]:
 def test_output_is_bounded_until_it_is_published(run: Run) -> None:
     run.loop.submit([Request("a", PROMPT, LONG)])
     assert len(run.events(10)) == 10
-    assert run.output.get(timeout=PATIENCE_S) == [], "no iteration follows now"
+    assert run.output.get(timeout=PATIENCE_S) == [], "no further iteration runs"
     with pytest.raises(queue.Empty):
         run.output.get(timeout=0.3)
     assert run.loop.stalled_for_s() == 0
@@ -90,7 +90,7 @@ def test_a_first_token_does_not_wait_for_the_next_iteration(
     run.loop.join(PATIENCE_S)
 
 
-def test_refused_request_disturbs_nobody(run: Run) -> None:
+def test_a_refused_request_affects_no_other(run: Run) -> None:
     run.loop.submit([Request("bad", (10**9,), LONG), Request("good", PROMPT, LONG)])
     events = run.events(5)
     assert [event.request_id for event in events if isinstance(event, Refused)] == ["bad"]
@@ -108,12 +108,12 @@ def test_failure_of_the_engine_ends_the_thread_and_is_reported(engine: OrcaEngin
     assert run.output.get(timeout=PATIENCE_S) == []
     with pytest.raises(EngineFailed, match=r"^MemoryError$") as failed:
         run.loop.check()
-    assert str(failed.value.__cause__) == "device gone", "which the log tells where it may"
-    wait_until(lambda: run.loop.stalled_for_s() > 0)  # for probes, which hear of no failure
+    assert str(failed.value.__cause__) == "device gone", "the log records it if it may"
+    wait_until(lambda: run.loop.stalled_for_s() > 0)  # for probes, which are told of no failure
 
 
 def test_it_hesitates_once_an_iteration_takes_longer_than_a_lease(engine: OrcaEngine) -> None:
-    """However slow the slowest one was lately, such as the first one with a cold cache."""
+    """Regardless of the slowest recent iteration, such as the first one with a cold cache."""
     going_on = threading.Event()
 
     def stand_still() -> list[TokenEvent]:
@@ -133,7 +133,7 @@ def test_it_hesitates_once_an_iteration_takes_longer_than_a_lease(engine: OrcaEn
         loop.join(PATIENCE_S)
 
 
-def test_listeners_are_told_of_each_iteration_and_cannot_stop_the_engine(engine: OrcaEngine) -> None:
+def test_listeners_see_each_iteration_and_cannot_stop_the_engine(engine: OrcaEngine) -> None:
     told: list[IterationRecord] = []
     failures: list[IterationRecord] = []
 

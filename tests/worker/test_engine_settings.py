@@ -1,4 +1,4 @@
-"""Every setting of the engine that the worker has reaches the engine."""
+"""Every engine setting of the worker reaches the engine."""
 
 from dataclasses import fields
 from typing import Any
@@ -58,9 +58,9 @@ def test_settings_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared == {*CHANGED, "model"}
 
 
-def test_defaults_are_the_engines() -> None:
+def test_defaults_equal_those_of_the_engine() -> None:
     for field in fields(engine.EngineConfig):
-        if field.name in CHANGED and field.name != "max_adapters":  # 0 in an engine: it cannot have any
+        if field.name in CHANGED and field.name != "max_adapters":  # 0 in an engine: it has none
             assert WorkerSettings.model_fields[field.name].default == field.default, field.name
 
 

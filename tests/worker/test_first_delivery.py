@@ -1,4 +1,4 @@
-"""The engine begins before a log has been read with those alone that nobody can have begun, and that are to run."""
+"""The engine starts a request before its log is read only if no worker can have begun it and it is due to run."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ Serve = Callable[..., AbstractAsyncContextManager[list[Request]]]
 
 @pytest.fixture
 def serving(producer: Producer, redis_server: RedisServer) -> Serve:
-    """Serves in this process; what its engine is given."""
+    """Serve in this process; yield the requests that the engine is given."""
 
     @asynccontextmanager
     async def serve(shelf: AdapterShelf | None = None) -> AsyncIterator[list[Request]]:
@@ -53,7 +53,7 @@ def serving(producer: Producer, redis_server: RedisServer) -> Serve:
     return serve
 
 
-async def test_one_that_was_handed_over_goes_on_from_its_log(
+async def test_a_handed_over_request_continues_from_its_log(
     producer: Producer, start_worker: StartWorker, serving: Serve, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
     """A hand-over does not count as a delivery."""
@@ -70,7 +70,7 @@ async def test_one_that_was_handed_over_goes_on_from_its_log(
     assert [len(one.output_ids) >= 5 for one in given] == [True]
 
 
-async def test_one_whose_deadline_has_passed(producer: Producer, serving: Serve, count_prompt: list[int]) -> None:
+async def test_a_request_whose_deadline_has_passed(producer: Producer, serving: Serve, count_prompt: list[int]) -> None:
     late = producer.post(count_prompt, timeout_s=0.001)
     await asyncio.sleep(0.01)
     async with serving() as given:
@@ -80,7 +80,9 @@ async def test_one_whose_deadline_has_passed(producer: Producer, serving: Serve,
     assert given == []
 
 
-async def test_one_whose_adapter_cannot_be_read(producer: Producer, serving: Serve, count_prompt: list[int]) -> None:
+async def test_a_request_whose_adapter_cannot_be_read(
+    producer: Producer, serving: Serve, count_prompt: list[int]
+) -> None:
     request_id = producer.post(count_prompt, adapter="missing", max_tokens=3)
     async with serving(AdapterShelf({"missing": Path("/nowhere")}, None, 1)) as given:
         fold = await asyncio.to_thread(producer.read, request_id)

@@ -1,4 +1,4 @@
-"""Workers while Redis is frozen: who leaves ends in order, and who comes takes nothing over too early."""
+"""Workers while Redis is frozen: a leaving worker ends in order, and a new one takes nothing over too early."""
 
 import signal
 import subprocess
@@ -31,7 +31,7 @@ def server(own_redis: Callable) -> Iterator[RedisServer]:
 
 
 def test_a_worker_drains_while_redis_is_frozen(server: RedisServer, count_prompt: list[int]) -> None:
-    """Its engine computes: the interpreter, which only a command of its own ends, must not end under that thread."""
+    """The engine computes: the interpreter, which ends only at its own command, must not end under that thread."""
     producer = Producer(server.url)
     settings = {"redis-url": server.url, "drain-grace-s": "0", "max-unpublished": "100000", "stall-timeout-s": "3600"}
     flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
@@ -49,7 +49,7 @@ def test_a_worker_drains_while_redis_is_frozen(server: RedisServer, count_prompt
         worker.wait()
 
 
-def test_a_worker_that_comes_while_redis_is_frozen_takes_nothing_over(
+def test_a_worker_that_starts_while_redis_is_frozen_takes_nothing_over(
     server: RedisServer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
     producer = Producer(server.url)
@@ -61,7 +61,7 @@ def test_a_worker_that_comes_while_redis_is_frozen_takes_nothing_over(
     server.freeze()
     comer = start_worker(server.url, lease_ms=LEASE_MS)
     wait_for_line(comer, "Redis cannot be reached")
-    wait_for_line(owner, "connection lost")  # and by now its leases look as if they had run out
+    wait_for_line(owner, "connection lost")  # by now its leases appear to have run out
     server.thaw()
     comer.wait_serving()
     for request_id in ids:
@@ -70,10 +70,10 @@ def test_a_worker_that_comes_while_redis_is_frozen_takes_nothing_over(
         assert producer.read(request_id).tokens[0] == undisturbed(count_prompt, max_tokens=1500, ignore_eos=True)
 
 
-def test_a_hand_over_wakes_a_worker_that_waits(
+def test_a_hand_over_wakes_a_waiting_worker(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
-    """It would look by itself only after an hour."""
+    """Without the wake-up it would look only after an hour."""
     leaving, heir = start_worker(drain_grace_s=0, patch=PACED), start_worker(patch=looks_seldom)
     names = {worker.wait_serving(): worker for worker in (leaving, heir)}
     heir.signal(signal.SIGSTOP)
@@ -90,14 +90,14 @@ def test_a_hand_over_wakes_a_worker_that_waits(
 
 
 def wait_for_line(worker: WorkerProcess, text: str) -> None:
-    """Until the worker has logged it."""
+    """Wait until the worker has logged the line."""
     while text not in worker.log:
         assert worker.running, worker.log
         time.sleep(0.01)
 
 
 def looks_seldom() -> None:
-    """In a worker's process: what it waits for comes, or is told of."""
+    """In a worker's process: look for work only on an arrival or a wake-up."""
     from orcastream.worker import intake
 
     intake._BLOCK_MS, intake._LOOK_S = 3_000, 3600.0

@@ -1,4 +1,4 @@
-"""What a worker's process does without, and that who needs it gets it."""
+"""Modules that a worker's process does not load, and that load when code needs them."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ print(json.dumps({{
 
 
 def told_by(lean: str, more: str = "") -> list[Any]:
-    """What a process says that has loaded nothing before."""
+    """The output of a process that has loaded nothing before."""
     command = [sys.executable, "-W", "ignore", "-c", _LOAD.format(lean=lean, more=more)]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in told.splitlines()]
@@ -43,13 +43,13 @@ print(json.dumps(torch.export.export(Model(), (-torch.ones(2),)).module()(-torch
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton to leave out")
-def test_all_of_it_would_be_loaded_otherwise() -> None:
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs an installed Triton")
+def test_without_the_exclusion_everything_is_loaded() -> None:
     (told,) = told_by("")
     assert told == dict.fromkeys(told, True)
 
 
-def test_nothing_is_loaded_that_no_worker_uses_until_somebody_does() -> None:
+def test_modules_that_no_worker_uses_load_only_on_use() -> None:
     told, *compiled = told_by("lean_torch('cpu')", _COMPILE)
     assert told == dict.fromkeys(told, False)
     assert compiled == [[2.0, 2.0], [True, False], [0.0, 0.0]]

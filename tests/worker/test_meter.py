@@ -1,4 +1,4 @@
-"""What a worker tells of its throughput: measured while it is saturated, in the tokens that requests declare."""
+"""The throughput that a worker reports: measured while it is saturated, in the tokens that requests declare."""
 
 import time
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ def payload(**changes: Any) -> Payload:
 
 
 class Engine:
-    """Counts of an engine, looked at every tenth of a second of a clock of its own."""
+    """Counts of an engine, read every tenth of a second of its own clock."""
 
     def __init__(self, meter: ThroughputMeter) -> None:
         self._meter = meter
         self._now_s, self._tokens, self._iterations = 100.0, 0, 0
 
     def run(self, seconds: float, *, tokens: int, is_saturated: bool = True) -> None:
-        """`tokens` in each tenth of a second, by two iterations."""
+        """Compute `tokens` in each tenth of a second, in two iterations."""
         for _ in range(round(seconds * 10)):
             self._now_s += 0.1
             self._tokens += tokens
@@ -48,31 +48,31 @@ def told(meter: ThroughputMeter) -> Throughput:
     return report
 
 
-def test_nothing_is_told_before_requests_have_waited(meter: ThroughputMeter, engine: Engine) -> None:
+def test_nothing_is_reported_before_requests_have_waited(meter: ThroughputMeter, engine: Engine) -> None:
     engine.run(10, tokens=5, is_saturated=False)
     assert meter.report([]) is None
     engine.run(0.3, tokens=5)
     engine.run(1, tokens=5, is_saturated=False)
-    assert meter.report([]) is None, "a batch that is just being filled says nothing"
+    assert meter.report([]) is None, "a batch that is still filling yields no measurement"
     engine.run(1.5, tokens=100)
     assert told(meter).tokens_per_s == pytest.approx(1000)
     assert told(meter).token_ms == pytest.approx(50)
 
 
-def test_what_an_idle_engine_computes_changes_nothing(meter: ThroughputMeter, engine: Engine) -> None:
+def test_work_of_an_idle_engine_changes_nothing(meter: ThroughputMeter, engine: Engine) -> None:
     engine.run(2, tokens=100)
     engine.run(60, tokens=1, is_saturated=False)
     assert told(meter).tokens_per_s == pytest.approx(1000)
 
 
-def test_the_last_seconds_count(meter: ThroughputMeter, engine: Engine) -> None:
+def test_only_the_last_seconds_count(meter: ThroughputMeter, engine: Engine) -> None:
     engine.run(60, tokens=100)
     engine.run(25, tokens=20)
     assert 200 < told(meter).tokens_per_s < 210
 
 
-def test_declared_tokens_are_set_in_proportion_to_computed_ones(meter: ThroughputMeter, engine: Engine) -> None:
-    """Answers that end at a tenth of their longest are served ten times as fast as their declared tokens say."""
+def test_declared_tokens_scale_with_computed_ones(meter: ThroughputMeter, engine: Engine) -> None:
+    """Answers that end at a tenth of their maximum length are served ten times as fast as declared."""
     engine.run(2, tokens=100)
     for _ in range(20):
         meter.ended(payload(), Usage(10, 9, 9))
@@ -87,7 +87,7 @@ def test_every_candidate_counts(meter: ThroughputMeter, engine: Engine) -> None:
     assert told(meter).token_ms == pytest.approx(50)
 
 
-def test_a_clock_that_stands_still(meter: ThroughputMeter) -> None:
+def test_a_stopped_clock(meter: ThroughputMeter) -> None:
     now_s = time.monotonic()
     for tokens in range(5):
         meter.look(now_s, tokens, tokens, is_saturated=True)

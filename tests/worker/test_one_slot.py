@@ -1,4 +1,4 @@
-"""No command of a worker names keys of two hash slots: a server with Cluster on, all of its slots, finds none."""
+"""No command of a worker names keys of two hash slots: a server in cluster mode that owns all slots reports none."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -51,11 +51,11 @@ def producer(server: RedisServer) -> Iterator[Producer]:
 
 
 def refused(client: "redis.Redis") -> dict[str, Any]:
-    """How many commands the server refused, by error code."""
+    """Return how many commands the server refused, by error code."""
     return {name.removeprefix("errorstat_"): stat["count"] for name, stat in client.info("errorstats").items()}
 
 
-def test_claims_takeovers_cancels_and_dead_letters_name_keys_of_one_slot_each(
+def test_claims_takeovers_cancels_and_dead_letters_use_one_slot_per_command(
     producer: Producer,
     workers: dict[str, WorkerProcess],
     count_prompt: list[int],

@@ -1,4 +1,4 @@
-"""The children of a `process` span: what the stamps of an epoch become."""
+"""The children of a `process` span, built from the timestamps of an epoch."""
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -20,14 +20,14 @@ S = 1_000_000_000
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """Where finished spans are found."""
+    """The exporter that collects finished spans."""
     return InMemorySpanExporter()
 
 
 def phases_of(
     exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, begin_s: float, *timelines: Timeline
 ) -> Phases:
-    """Phases of an epoch that began at `begin_s`."""
+    """The phases of an epoch that began at `begin_s`."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("test")
@@ -42,7 +42,7 @@ def told(span: ReadableSpan) -> tuple[str, float, float, list[tuple[str, float]]
     return span.name, span.start_time / S, span.end_time / S, [(one.name, one.timestamp / S) for one in span.events]
 
 
-def test_events_lie_in_the_phase_in_which_they_happened(
+def test_events_belong_to_the_phase_in_which_they_happened(
     exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Timeline(10, 11, 13, None, [(12, 16), (13, 4), (17, 20)], [16])
@@ -57,7 +57,9 @@ def test_events_lie_in_the_phase_in_which_they_happened(
     assert phases.preemptions == 1
 
 
-def test_what_an_earlier_epoch_did_is_left_out(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_an_earlier_epoch_are_left_out(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = Timeline(10, 11, 13, None, [(13, 4), (19, 8)], [12, 18])
     phases = phases_of(exporter, monkeypatch, 15, line)
     phases.compute(20)
@@ -79,7 +81,7 @@ def test_an_epoch_that_ends_before_its_first_token_has_no_decode(
     ]
 
 
-def test_what_the_engine_did_behind_the_end_is_left_out(
+def test_engine_events_after_the_end_are_left_out(
     exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phases_of(exporter, monkeypatch, 9, Timeline(10, 11, 15, None, [(12, 16), (15, 4)], [])).compute(14)
@@ -91,7 +93,7 @@ def test_what_the_engine_did_behind_the_end_is_left_out(
     ]
 
 
-def test_metrics_measure_what_the_spans_do(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_agree_with_the_spans(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histograms, "_ALL", {})
     metrics = WorkerMetrics("m")
     times = Times(arrived_ms=1_000_000, claimed_ms=1_002_500)
@@ -108,7 +110,7 @@ def test_metrics_measure_what_the_spans_do(exporter: InMemorySpanExporter, monke
         assert (sum(counts.counts), counts.sum) == (1, pytest.approx(end_s - begin_s)), name
 
 
-def test_the_wait_in_the_queue_is_a_difference_of_the_servers_clock() -> None:
+def test_the_queue_wait_uses_the_servers_clock() -> None:
     times = Times(arrived_ms=1_000_000, claimed_ms=1_002_500)
     assert times.queue_s == 2.5
     times.token_arrived()

@@ -1,4 +1,4 @@
-"""Places of the batch, numbered for a picture."""
+"""Batch slots, numbered for the console's picture."""
 
 from orcastream.engine import Request, RequestState
 from orcastream.schemas.stopping import FinishReason
@@ -26,7 +26,7 @@ def places_of(places: Places) -> dict[str, int]:
     return {one.request.id: one.place for one in places}
 
 
-def test_who_joins_gets_the_lowest_place_that_is_free() -> None:
+def test_a_new_request_gets_the_lowest_free_slot() -> None:
     places = Places()
     a, b, c, d = (running(name) for name in "abcd")
     places.seat([a, b, c], 1.0)
@@ -38,7 +38,7 @@ def test_who_joins_gets_the_lowest_place_that_is_free() -> None:
     assert [one.place for one in occupants] == [2, 0]
 
 
-def test_who_has_not_left_yet_at_an_iteration_keeps_the_place_for_it() -> None:
+def test_a_request_that_has_not_left_keeps_its_slot_for_the_iteration() -> None:
     places = Places()
     a, b = running("a"), running("b")
     places.seat([a], 1.0)
@@ -48,7 +48,7 @@ def test_who_has_not_left_yet_at_an_iteration_keeps_the_place_for_it() -> None:
     assert [one.request.id for one in places.clear_left()] == ["a"]
 
 
-def test_who_was_preempted_comes_back_as_somebody_new() -> None:
+def test_a_preempted_request_returns_as_a_new_one() -> None:
     places = Places()
     a, b = running("a"), running("b")
     places.seat([a, b], 1.0)

@@ -1,4 +1,4 @@
-"""What workers say of themselves in Redis, and what stays behind when they go."""
+"""What workers publish about themselves in Redis, and what remains after they leave."""
 
 import asyncio
 import time
@@ -34,8 +34,8 @@ def _consumers(producer: Producer) -> set[bytes]:
     return {consumer["name"] for key in streams for consumer in producer.redis.xinfo_consumers(key, GROUP)}
 
 
-def test_an_idle_worker_asks_redis_for_little(producer: Producer, start_worker: StartWorker) -> None:
-    """Commands from one sign of life to the fourth after it, those inside scripts included."""
+def test_an_idle_worker_sends_few_commands(producer: Producer, start_worker: StartWorker) -> None:
+    """Counts commands from one heartbeat to the fourth after it, including commands inside scripts."""
     worker = producer.keys.worker(start_worker(lease_ms=5000).wait_serving())
     namespace, beats, commands = worker.partition(":")[0], 0, 0
     with producer.redis.monitor() as monitor:
@@ -47,7 +47,7 @@ def test_an_idle_worker_asks_redis_for_little(producer: Producer, start_worker: 
     assert commands <= 4 * 8
 
 
-async def test_a_worker_whose_engine_stands_still_says_so(producer: Producer, redis_server: RedisServer) -> None:
+async def test_a_worker_with_a_stalled_engine_reports_it(producer: Producer, redis_server: RedisServer) -> None:
     engine, release = standing_engine()
     settings = WorkerSettings(lease_ms=500, _env_file=None)  # type: ignore[call-arg]
     worker = Worker(settings, redis_server.url, producer.keys, "hangs", engine, None)
@@ -61,7 +61,7 @@ async def test_a_worker_whose_engine_stands_still_says_so(producer: Producer, re
     await running
 
 
-def test_a_worker_that_hears_of_its_own_hand_over_goes_on(producer: Producer, start_worker: StartWorker) -> None:
+def test_a_worker_that_hears_of_its_own_hand_over_continues(producer: Producer, start_worker: StartWorker) -> None:
     worker = start_worker()
     name = worker.wait_serving()
     request_id = producer.post([5, 6, 7], max_tokens=4000, ignore_eos=True)
@@ -69,7 +69,7 @@ def test_a_worker_that_hears_of_its_own_hand_over_goes_on(producer: Producer, st
     producer.redis.set(producer.keys.cancel(request_id), "1", ex=60)
     for control in (Control("waiting", name), Control("cancel", request_id)):
         producer.redis.execute_command(*wake_up(producer.keys, control))
-    assert producer.read(request_id).terminal is not None, "what came before the cancel has been read by now"
+    assert producer.read(request_id).terminal is not None, "messages before the cancel have been read by now"
     fold = producer.read(producer.post([5, 6, 7], max_tokens=2))
     assert fold.started is not None
     assert fold.started.worker == name
@@ -85,7 +85,7 @@ async def _says(producer: Producer, state: str) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_context_and_cache_are_told_apart(producer: Producer, start_worker: StartWorker) -> None:
+def test_context_and_cache_limits_are_distinguished(producer: Producer, start_worker: StartWorker) -> None:
     name = start_worker(max_model_len=200, kv_cache_memory=1 << 18, lease_ms=60_000).wait_serving()
     said = producer.redis.hgetall(producer.keys.worker(name))
     assert said[b"max_model_len"] == b"200"

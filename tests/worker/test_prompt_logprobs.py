@@ -1,4 +1,4 @@
-"""Log probabilities of a prompt in the reply log: all of them, each once, before the first token."""
+"""Log probabilities of a prompt in the reply log: each exactly once, all before the first token."""
 
 import signal
 from typing import Any
@@ -38,7 +38,7 @@ def long_prompt(count_prompt: list[int]) -> list[int]:
 
 
 def check(network: Any, prompt: list[int], items: Items, count: int, *, begin: int = 0) -> None:
-    """`items` are those of the tokens of `prompt` from `begin` on, as a plain forward pass has them."""
+    """Check that `items` match a plain forward pass for the tokens of `prompt` from `begin` on."""
     with torch.inference_mode():
         rows = network(torch.tensor([prompt])).logits[0].double().log_softmax(dim=-1)
     assert len(items) == len(prompt) - begin
@@ -55,7 +55,7 @@ def check(network: Any, prompt: list[int], items: Items, count: int, *, begin: i
 
 
 def items_in(run: PromptRun) -> Items:
-    """What one event tells."""
+    """Return the items of one event."""
     assert run.ranks is not None
     return list(zip(run.logprobs, run.ranks, strict=True))
 
@@ -70,7 +70,7 @@ def read(producer: Producer, request_id: str) -> tuple[Fold, list[Event]]:
 
 
 def items_of(events: list[Event], prompt: list[int]) -> Items:
-    """Those of all prompt events, of which no position comes twice and none behind a token."""
+    """Return the items of all prompt events; no position occurs twice and none occurs after a token."""
     items: Items = []
     for event in events:
         if isinstance(event, PromptRun):
@@ -101,7 +101,7 @@ def test_they_come_before_the_first_token(
     producer.wait_empty()
 
 
-def test_no_event_holds_more_than_its_share(
+def test_no_event_exceeds_its_size(
     producer: Producer, start_worker: StartWorker, network: Any, count_prompt: list[int]
 ) -> None:
     prompt = (count_prompt * 80)[:400]
@@ -131,10 +131,10 @@ def test_nothing_is_generated(
 
 @pytest.mark.parametrize("max_tokens", [0, 6])
 @pytest.mark.parametrize("told", [1, 100, 300])
-def test_a_takeover_tells_what_the_log_has_not(
+def test_a_takeover_writes_what_the_log_lacks(
     producer: Producer, start_worker: StartWorker, network: Any, long_prompt: list[int], told: int, max_tokens: int
 ) -> None:
-    """Another worker, which told no ranks, is gone: in the middle of the prompt, or behind all of it."""
+    """Another worker, which wrote no ranks, is gone: in the middle of the prompt, or after all of it."""
     request = producer.request(long_prompt, max_tokens=max_tokens, prompt_logprobs=2)
     entry = f"normal {producer.add(request.fields())}"
     items = [None if not place else [-1.0, []] for place in range(told)]
@@ -148,7 +148,7 @@ def test_a_takeover_tells_what_the_log_has_not(
     producer.wait_empty()
 
 
-def test_a_takeover_behind_the_first_token(
+def test_a_takeover_after_the_first_token(
     producer: Producer, start_worker: StartWorker, undisturbed: Any, long_prompt: list[int]
 ) -> None:
     expected = undisturbed(long_prompt, max_tokens=6)
@@ -163,10 +163,10 @@ def test_a_takeover_behind_the_first_token(
     assert [event for event in events if isinstance(event, PromptRun)] == [whole]
 
 
-def test_tokens_behind_a_hole_are_told_again(
+def test_tokens_after_a_gap_are_written_again(
     producer: Producer, start_worker: StartWorker, undisturbed: Any, network: Any, long_prompt: list[int]
 ) -> None:
-    """Redis came back without a prompt event: what stands behind the hole does not count."""
+    """Redis restarted without one prompt event: entries after the gap do not count."""
     request = producer.request(long_prompt, max_tokens=6, prompt_logprobs=2)
     entry = f"normal {producer.add(request.fields())}"
     first = PromptRun(0, tuple(long_prompt[:2]), (None, [-1.0, []]))
@@ -181,7 +181,7 @@ def test_tokens_behind_a_hole_are_told_again(
 
 
 @pytest.mark.parametrize("fault", ["kill", "freeze"])
-def test_whatever_happens_to_the_worker_each_is_told_once(
+def test_each_is_written_once_whatever_happens_to_the_worker(
     producer: Producer, start_worker: StartWorker, network: Any, long_prompt: list[int], fault: str
 ) -> None:
     workers = [start_worker(max_num_batched_tokens=16, max_batch_size=8) for _ in range(2)]
@@ -219,17 +219,17 @@ def started(prompt: list[int], entry: str) -> Started:
 
 
 def write(producer: Producer, request_id: str, *events: Event) -> None:
-    """As a worker that is gone wrote them."""
+    """Write them as a departed worker would have."""
     for index, event in enumerate(events):
         kind, name, payload, packed = encode_event(event, Form.JSON)
         entry_id = str(EventId(1, index))
         producer.redis.xadd(producer.keys.reply(request_id), {kind: name, payload: packed}, id=entry_id)
 
 
-def test_a_prompt_that_is_told_again_stands_before_the_tokens(
+def test_a_rewritten_prompt_precedes_the_tokens(
     producer: Producer, start_worker: StartWorker, long_prompt: list[int]
 ) -> None:
-    """Redis loses the log when tokens stand in it: the new one begins with the whole prompt, in several pieces."""
+    """Redis loses a log that already has tokens: the new log begins with the whole prompt, in several pieces."""
     start_worker(max_num_batched_tokens=512)
     request = producer.post(long_prompt, max_tokens=200, ignore_eos=True, prompt_logprobs=20, form=Form.MSGPACK)
     key = producer.keys.reply(request)

@@ -1,4 +1,4 @@
-"""What is written counts for the request: something new takes back the attempt that its beginning counted."""
+"""A written event counts as progress: new output takes back the attempt that was counted at the start."""
 
 from orcastream.engine import PromptEvent, TokenEvent
 from orcastream.schemas.keys import GROUP
@@ -17,7 +17,7 @@ pytestmark = one_server("embedded")
 
 
 async def begin(session: Session, producer: Producer) -> Running:
-    """A request whose prompt is told, which runs alone as an attempt that counts."""
+    """A request with prompt log probabilities that runs alone, as an attempt that counts."""
     producer.post([5, 6, 7], max_tokens=4, prompt_logprobs=1)
     running = await claim_and_attach(session)
     running.counted = True
@@ -31,7 +31,7 @@ async def deliveries(session: Session, running: Running) -> int:
     return int(number)
 
 
-async def test_the_first_piece_of_a_prompt_forgives_and_so_does_a_token(session: Session, producer: Producer) -> None:
+async def test_the_first_prompt_piece_or_token_takes_back_the_attempt(session: Session, producer: Producer) -> None:
     running = await begin(session, producer)
     publisher = Publisher(Lifecycle(session.keys, "w1", WorkerMetrics(session.keys.model)), lambda _: None)
     (request,) = running.engine_requests()

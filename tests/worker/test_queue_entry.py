@@ -1,4 +1,4 @@
-"""One request whatever becomes of its queue entry: lost and posted again, delivered a second time."""
+"""A request stays one request if its queue entry is lost and posted again, or delivered a second time."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def test_entry_claimed_again_while_it_runs_is_one_request(
     start_worker(lease_ms=60_000)
     request_id = producer.post(count_prompt, **LONG)
     for event_id, _ in producer.events(request_id):
-        if event_id.index == 3:  # the group that the worker then makes anew delivers the entry a second time
+        if event_id.index == 3:  # the group that the worker then recreates delivers the entry a second time
             producer.redis.xgroup_destroy(producer.keys.requests("normal"), GROUP)
             break
     fold, epochs = Fold(), 0
@@ -50,10 +50,10 @@ def test_entry_claimed_again_while_it_runs_is_one_request(
     assert epochs == 2
 
 
-def test_seen_names_the_entry_that_stays_of_two(
+def test_seen_names_which_of_two_entries_stays(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
-    """One worker is given both at once, the later one being the one that was accepted last."""
+    """One worker gets both at once; the later entry is the one that was accepted last."""
     request = producer.request(count_prompt, **LONG)
     first, second = producer.add(request.fields()), producer.add(request.fields())
     producer.redis.set(producer.keys.seen(request.id), f"normal {second}")

@@ -1,4 +1,4 @@
-"""Random schemas, a random model: whatever ends by itself is JSON, and valid."""
+"""Random schemas, a random model: every answer that ends on its own is valid JSON for its schema."""
 
 import json
 from typing import Any
@@ -132,10 +132,10 @@ def answers(engine: OrcaEngine, matchers: list[Matcher], **params: Any) -> list[
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_whatever_ends_by_itself_validates(
+def test_every_completed_answer_validates(
     number: int, engine: OrcaEngine, tokenizer: Tokenizer, vocabulary: Vocabulary
 ) -> None:
-    """Four times fifty schemas, ten of them in a batch; no more than a few are beyond what can be followed exactly."""
+    """Four times fifty schemas, ten per batch; only a few cannot be followed exactly."""
     ended = taken = 0
 
     @seed(number)

@@ -1,4 +1,4 @@
-"""Choices that are the best of several samples: nothing is seen of the others, whatever happens to the worker."""
+"""Choices that are the best of several samples: the others stay hidden, whatever happens to the worker."""
 
 from statistics import fmean
 from typing import Any
@@ -27,14 +27,14 @@ Ranked = list[list[int]]
 
 @pytest.fixture(scope="module")
 def engine() -> OrcaEngine:
-    """An engine in this process, undisturbed."""
+    """An undisturbed engine in this process."""
     torch.set_num_threads(1)
     return OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
 
 
 @pytest.fixture(scope="module")
 def best(engine: OrcaEngine, count_prompt: list[int]) -> Ranked:
-    """All samples, best first, each computed alone."""
+    """Return all samples, best first, each computed alone."""
     samples = []
     for index in range(BEST_OF):
         sampling = SamplingParams(seed=choice_seed(SEED, index), logprobs=0, **SAMPLING)
@@ -48,10 +48,10 @@ def post(producer: Producer, prompt: list[int], **options: Any) -> str:
     return producer.post(prompt, **{"n": N, "best_of": BEST_OF, "seed": SEED, **SAMPLING, **options})
 
 
-def test_the_best_samples_come_best_first_and_at_once(
+def test_the_best_samples_arrive_best_first_and_together(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], best: Ranked
 ) -> None:
-    start_worker(max_batch_size=3)  # fewer places than candidates: the rest waits
+    start_worker(max_batch_size=3)  # fewer slots than candidates: the rest wait
     request_id = post(producer, count_prompt)
     events = [event for _, event in producer.events(request_id)]
     assert [event.type for event in events] == ["started", "finished"]
@@ -67,7 +67,7 @@ def test_the_best_samples_come_best_first_and_at_once(
     [{"best_of": BEST_OF, "seed": SEED, **SAMPLING}, {"use_beam_search": True, "best_of": 4, "ignore_eos": True}],
     ids=["samples", "beams"],
 )
-def test_a_takeover_begins_anew(
+def test_a_takeover_starts_over(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], options: dict[str, Any]
 ) -> None:
     body = {"n": N, "temperature": 0, **options, "max_tokens": 300}
@@ -88,7 +88,7 @@ def test_a_takeover_begins_anew(
     [{}, {"best_of": 6, "length_penalty": 2.0}, {"best_of": 4, "early_stopping": True, "min_tokens": 8}],
     ids=["width n", "wider", "early"],
 )
-def test_hypotheses_are_those_of_the_engine_alone(
+def test_hypotheses_equal_those_of_a_bare_engine(
     producer: Producer, start_worker: StartWorker, tokenizer: Tokenizer, engine: OrcaEngine, options: dict[str, Any]
 ) -> None:
     prompt = tokenizer.encode("Count from 3 to 9 and then go on")

@@ -1,4 +1,4 @@
-"""What a worker gives away while Redis takes no writes is served all the same, by itself where there is no other."""
+"""A request handed over while Redis accepts no writes is still served, by the same worker if it is alone."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 async def test_a_refused_hand_over_leaves_nothing_behind(
     producer: Producer, redis_server: RedisServer, count_prompt: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody else is there to take over what the worker let go of while its engine stood still."""
+    """No other worker can take over the requests that this one released while its engine stalled."""
     engine, release = standing_engine()
     settings = WorkerSettings(lease_ms=1000, stall_timeout_s=3600, _env_file=None)  # type: ignore[call-arg]
     worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)

@@ -1,4 +1,4 @@
-"""A request that Redis lost while it ended here: it ends all the same, and waits for nobody."""
+"""A request that Redis lost while it ended here: it still ends, without waiting for anyone."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ pytestmark = one_server("embedded")
 
 
 @pytest.mark.parametrize("log_is_lost", [False, True])
-async def test_one_that_was_cancelled_ends_with_what_was_computed(
+async def test_a_cancelled_request_ends_with_what_was_computed(
     session: Session, producer: Producer, log_is_lost: bool
 ) -> None:
     request_id = producer.post([5, 6, 7], max_tokens=4)
@@ -40,8 +40,8 @@ async def test_one_that_was_cancelled_ends_with_what_was_computed(
     assert fold.tokens == [[9]]
 
 
-async def test_one_of_which_all_may_have_expired_is_left_alone(session: Session, producer: Producer) -> None:
-    """It may have ended elsewhere, while this worker was stopped."""
+async def test_a_request_whose_keys_may_all_have_expired_is_left_alone(session: Session, producer: Producer) -> None:
+    """The request may have ended elsewhere while this worker was stopped."""
     request_id = producer.post([5, 6, 7], max_tokens=4, timeout_s=0.5)
     running = await claim_and_attach(session)
     await asyncio.sleep(0.6)

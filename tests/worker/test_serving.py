@@ -1,4 +1,4 @@
-"""What a worker does with requests posted straight into its stream."""
+"""How a worker handles requests posted directly to its request stream."""
 
 import secrets
 import time
@@ -24,7 +24,7 @@ pytestmark = one_server("system")
 
 @pytest.fixture(scope="module")
 def worker(_shared_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    """One worker for all tests of this module; every one of them must leave it alive."""
+    """One worker for all tests of this module; every test must leave it alive."""
     worker = WorkerProcess(_shared_server.url, tmp_path_factory.mktemp("worker") / "log", max_batch_size=4)
     worker.wait_serving()
     yield worker
@@ -33,7 +33,7 @@ def worker(_shared_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def producer(worker: WorkerProcess) -> Iterator[Producer]:
-    """A foreign producer; the worker lives before and after."""
+    """A foreign producer; the worker is alive before and after."""
     producer = Producer(worker.url)
     yield producer
     assert worker.running, worker.log
@@ -60,7 +60,7 @@ def test_json_in_json_out(producer: Producer, count_prompt: list[int]) -> None:
     assert all(fields[b"payload"].startswith(b"{") for _, fields in entries)
 
 
-def test_started_event_says_who_and_what(producer: Producer, count_prompt: list[int]) -> None:
+def test_started_event_names_worker_and_model(producer: Producer, count_prompt: list[int]) -> None:
     request = producer.request(count_prompt, max_tokens=3, tenant="blue")
     entry_id = producer.add(request.fields())
     started = next(event for _, event in producer.events(request.id))
@@ -68,7 +68,7 @@ def test_started_event_says_who_and_what(producer: Producer, count_prompt: list[
     assert (started.tenant, started.entry, started.prompt_tokens) == ("blue", f"normal {entry_id}", len(count_prompt))
 
 
-def test_choices_differ_and_the_first_is_the_plain_one(
+def test_choices_differ_and_the_first_equals_a_single_choice(
     producer: Producer, count_prompt: list[int], undisturbed: Callable
 ) -> None:
     options: dict[str, Any] = {"temperature": 20.0, "seed": 3, "max_tokens": 24, "ignore_eos": True}
@@ -80,7 +80,7 @@ def test_choices_differ_and_the_first_is_the_plain_one(
     assert [ending.tokens for ending in fold.terminal.endings] == [24, 24, 24]
 
 
-def test_cached_prefixes_are_told_and_shared_among_equal_tenants_and_salts(
+def test_cached_prefixes_are_reported_and_shared_within_tenant_and_salt(
     producer: Producer, tokenizer: Tokenizer, undisturbed: Callable
 ) -> None:
     prompt = tokenizer.encode("Say the words one two three four five six seven eight nine ten in this order. " * 3)
@@ -97,7 +97,7 @@ def test_cached_prefixes_are_told_and_shared_among_equal_tenants_and_salts(
     assert ask(tenant="green") == 0
     assert ask(tenant="blue", cache_salt="pepper") == 0
     assert ask(tenant="blue", cache_salt="pepper", n=2) == cached_tokens
-    assert ask(tenant="red", n=3) == 0, "the other choices use what the first one computes"
+    assert ask(tenant="red", n=3) == 0, "the other choices reuse what the first one computes"
 
 
 def test_running_request_is_cancelled_within_an_iteration(producer: Producer, count_prompt: list[int]) -> None:
@@ -114,7 +114,7 @@ def test_running_request_is_cancelled_within_an_iteration(producer: Producer, co
     assert terminal.usage.completion_tokens < 3000
 
 
-def test_cancel_without_a_wake_up_is_found_by_the_renewal(producer: Producer, count_prompt: list[int]) -> None:
+def test_a_cancel_without_a_wake_up_is_found_by_the_renewal(producer: Producer, count_prompt: list[int]) -> None:
     request_id = producer.post(count_prompt, max_tokens=3900, ignore_eos=True)
     for event_id, _ in producer.events(request_id):
         if event_id.index == 5:
@@ -122,8 +122,8 @@ def test_cancel_without_a_wake_up_is_found_by_the_renewal(producer: Producer, co
     assert producer.read(request_id).terminal.error is ErrorCode.CANCELLED  # type: ignore[union-attr]
 
 
-def test_cancel_before_anybody_claims_it_is_obeyed_at_the_claim(producer: Producer, count_prompt: list[int]) -> None:
-    """An entry by bare XADD cannot be found by its id before that; the key is the truth."""
+def test_a_cancel_before_the_claim_takes_effect_at_the_claim(producer: Producer, count_prompt: list[int]) -> None:
+    """Before the claim, an entry by bare XADD cannot be found by its id; the key is authoritative."""
     request = producer.request(count_prompt, max_tokens=3900, ignore_eos=True)
     producer.redis.set(producer.keys.cancel(request.id), 1, ex=60)
     producer.redis.xadd(producer.keys.control, {"type": "cancel", "target": request.id})
@@ -134,7 +134,7 @@ def test_cancel_before_anybody_claims_it_is_obeyed_at_the_claim(producer: Produc
 
 
 def test_deadline_ends_a_running_request(producer: Producer, count_prompt: list[int]) -> None:
-    for timeout_s in (1, 2, 4, 8, 16):  # the first in which this machine brings a token
+    for timeout_s in (1, 2, 4, 8, 16):  # the shortest deadline within which this machine produces a token
         fold = producer.read(producer.post(count_prompt, max_tokens=4000, ignore_eos=True, timeout_s=timeout_s))
         assert fold.terminal is not None
         assert fold.terminal.error is ErrorCode.EXPIRED
@@ -216,7 +216,7 @@ def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize("case", list(_bad_entries([])))
-def test_bad_entry_gets_an_error_and_a_dead_letter(producer: Producer, case: str) -> None:
+def test_a_bad_entry_gets_an_error_and_a_dead_letter(producer: Producer, case: str) -> None:
     fields, field = _bad_entries([])[case]
     request_id = secrets.token_hex(8)
     producer.add({"id": request_id, **fields})
@@ -231,7 +231,7 @@ def test_bad_entry_gets_an_error_and_a_dead_letter(producer: Producer, case: str
 
 
 @pytest.mark.parametrize("request_id", [None, "", "with space", "a" * 200, "braces{}", b"\xff\xfe"])
-def test_unreadable_id_is_a_dead_letter_alone(producer: Producer, request_id: Any) -> None:
+def test_an_unreadable_id_gets_only_a_dead_letter(producer: Producer, request_id: Any) -> None:
     before = producer.redis.xlen(producer.keys.dead)
     fields = {"v": "1", "deadline": "1", "payload": b"{}"}
     producer.add(fields if request_id is None else {"id": request_id, **fields})
@@ -239,7 +239,7 @@ def test_unreadable_id_is_a_dead_letter_alone(producer: Producer, request_id: An
     assert producer.redis.xlen(producer.keys.dead) == before + 1
 
 
-def test_entry_of_thousands_of_fields_blocks_nobody(producer: Producer, count_prompt: list[int]) -> None:
+def test_an_entry_with_thousands_of_fields_blocks_no_other(producer: Producer, count_prompt: list[int]) -> None:
     request = producer.request(count_prompt, max_tokens=2)
     producer.add({**request.fields(), **{f"field{number}": "x" for number in range(20_000)}})
     terminal = producer.read(request.id).terminal
@@ -259,7 +259,7 @@ def test_bad_payload_keeps_its_tenant(producer: Producer, count_prompt: list[int
 
 @pytest.mark.parametrize("newest", [None, f"{2**64 - 1}-0"], ids=["no stream", "no epoch left"])
 @pytest.mark.parametrize("good", [True, False], ids=["good entry", "bad entry"])
-def test_reply_key_that_cannot_be_written_ends_its_request_alone(
+def test_an_unwritable_reply_key_ends_only_its_own_request(
     producer: Producer, count_prompt: list[int], newest: str | None, good: bool
 ) -> None:
     request = producer.request(count_prompt, max_tokens=2)
@@ -272,7 +272,7 @@ def test_reply_key_that_cannot_be_written_ends_its_request_alone(
     assert producer.read(producer.post(count_prompt, max_tokens=2)).terminal is not None
 
 
-def test_dead_letters_that_cannot_be_written_stop_nobody_else(producer: Producer, count_prompt: list[int]) -> None:
+def test_unwritable_dead_letters_stop_no_other_request(producer: Producer, count_prompt: list[int]) -> None:
     request = producer.request(count_prompt)
     producer.redis.set(producer.keys.dead, "junk")
     producer.add({**request.fields(), "payload": b"{}"})
@@ -295,8 +295,8 @@ def test_wrong_inner_types_in_a_reply_log_stop_no_worker(producer: Producer, cou
 
 
 @pytest.mark.parametrize("junk", ["1700-0", "urgent 1-1"])
-def test_junk_seen_key_stops_no_worker(producer: Producer, count_prompt: list[int], junk: str) -> None:
-    """Nor does it keep the wake-ups behind it from being obeyed."""
+def test_a_junk_seen_key_stops_no_worker(producer: Producer, count_prompt: list[int], junk: str) -> None:
+    """The wake-ups after it still take effect."""
     request_id = producer.post(count_prompt, max_tokens=3000, ignore_eos=True)
     producer.redis.set(producer.keys.seen("x"), junk)
     for event_id, _ in producer.events(request_id):

@@ -1,4 +1,4 @@
-"""Redis comes back with less than it had, and nobody but a worker remembers what it has lost."""
+"""Redis restarts with less data than it had, and only a worker remembers what is lost."""
 
 import signal
 import time
@@ -20,10 +20,10 @@ SAMPLING = {"max_tokens": 1000, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("lost", ["the request", "its claim", "half of its log"])
-def test_what_a_truncated_aof_lost_is_answered_by_the_worker_that_had_it(
+def test_a_request_lost_to_a_truncated_aof_is_answered_by_its_worker(
     own_redis: Callable, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int], lost: str
 ) -> None:
-    """The producer reads on, with the tokens that it has."""
+    """The producer continues reading, with the tokens that it has."""
     server = own_redis(aof="always")
     producer = Producer(server.url)
     worker = start_worker(server.url)

@@ -1,4 +1,4 @@
-"""What a worker tells of its engine while somebody watches: exactly what the engine did, and nothing otherwise."""
+"""What a worker reports about its engine while a console watches: exactly what the engine did; otherwise nothing."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ def story_of(one: OrcaEngine) -> EngineStory:
 
 
 def told_of(one: OrcaEngine, requests: list[Request], every: int) -> Told:
-    """Run to the end, and tell after `every` iterations."""
+    """Run to the end, and report after every `every` iterations."""
     story, told, records = story_of(one), [], []
     for request in requests:
         one.submit(request)
@@ -66,7 +66,7 @@ def request(name: str, prompt: int, outputs: int) -> Request:
 
 
 @pytest.mark.parametrize("every", [1, 3, 1000])
-def test_every_iteration_is_told_with_its_spans(every: int) -> None:
+def test_every_iteration_is_reported_with_its_spans(every: int) -> None:
     requests = [request("a#0@1", 150, 3), request("b@2", 10, 9), request("c@3", 5, 2)]
     told = told_of(engine(prefix_cache=False), requests, every)
     tokens: dict[str, int] = {}
@@ -94,7 +94,7 @@ def test_every_iteration_is_told_with_its_spans(every: int) -> None:
     assert sum(blocks["runs"][1::2]) == blocks["num_blocks"] / blocks["stride"]
 
 
-def test_no_two_share_a_place_at_one_time_and_a_preemption_is_told() -> None:
+def test_no_two_requests_share_a_slot_and_preemptions_are_reported() -> None:
     one = engine(kv_cache_memory=2400 * 1024, prefix_cache=False, max_batch_size=8)
     requests = [request(f"r{number}@1", 60, 120) for number in range(8)]
     told = told_of(one, requests, 7)
@@ -112,7 +112,7 @@ def test_no_two_share_a_place_at_one_time_and_a_preemption_is_told() -> None:
 
 
 class Watcher:
-    """Reads what workers tell, as a gateway does."""
+    """Reads the workers' reports, as a gateway does."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -132,7 +132,7 @@ class Watcher:
                     stats = decode_stats(fields[b"payload"])
                     if holds(stats):
                         return stats
-        raise AssertionError("nothing of the kind was told within a minute")
+        raise AssertionError("no matching report within a minute")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def watcher(producer: Producer) -> Watcher:
 
 
 @one_server("embedded")
-def test_a_worker_tells_while_somebody_watches_and_no_longer(
+def test_a_worker_reports_only_while_watched(
     producer: Producer, start_worker: StartWorker, watcher: Watcher, count_prompt: list[int]
 ) -> None:
     worker = start_worker(max_batch_size=2)
@@ -156,7 +156,7 @@ def test_a_worker_tells_while_somebody_watches_and_no_longer(
     (stay,) = (stay for stay in stats["stays"] if stay["id"] == second)
     assert (stay["place"], stay["prompt_tokens"], stay["request_class"]) == (0, len(count_prompt), "normal")
     assert abs(stay["arrived_ms"] - time.time() * 1000) < 60_000
-    if not stay["left"]:  # a fast machine ends it before the first entry
+    if not stay["left"]:  # a fast machine ends the request before the first entry
         stats = watcher.read_until(lambda stats: any(stay["left"] for stay in stats["stays"]))
     assert [stay["left"] for stay in stats["stays"] if stay["id"] == second] == ["finished"]
     producer.redis.delete(producer.keys.watched)
@@ -172,7 +172,7 @@ def test_a_worker_tells_while_somebody_watches_and_no_longer(
 
 
 @one_server("embedded")
-def test_the_policy_is_switched_where_that_is_allowed(
+def test_the_policy_switches_if_allowed(
     producer: Producer,
     start_worker: StartWorker,
     watcher: Watcher,

@@ -1,4 +1,4 @@
-"""No part of a stop string is shown, whoever reads the reply log."""
+"""No part of a stop string is shown to any reader of the reply log."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from tests.worker.producer import Producer
 pytestmark = one_server("system")
 
 
-def test_stop_string_never_stands_in_an_earlier_event(
+def test_a_stop_string_never_appears_in_an_earlier_event(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable, tokenizer: Tokenizer
 ) -> None:
     start_worker()
@@ -31,7 +31,7 @@ def test_stop_string_never_stands_in_an_earlier_event(
     assert terminal.endings[0].stop == stop
 
 
-def test_stop_string_of_one_choice_is_not_shown_while_another_goes_on(
+def test_a_stop_string_of_one_choice_is_hidden_while_another_continues(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable, tokenizer: Tokenizer
 ) -> None:
     start_worker()
@@ -48,4 +48,4 @@ def test_stop_string_of_one_choice_is_not_shown_while_another_goes_on(
     terminal = producer.read(request_id).terminal
     assert terminal is not None
     assert terminal.endings[0].text_length == alone.index(stop)
-    assert terminal.endings[1].tokens > terminal.endings[0].tokens, "the other choice went on"
+    assert terminal.endings[1].tokens > terminal.endings[0].tokens, "the other choice continued"

@@ -1,4 +1,4 @@
-"""Tokens that go by themselves: whatever happens between two of them, each stands in the log once and in its place."""
+"""Streamed tokens: whatever happens between two of them, each appears in the log once and in order."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ MAX_TOKENS = 40
 
 @dataclass
 class Computed:
-    """A request, and what the engine has made of it."""
+    """A request, and what the engine has generated for it."""
 
     running: Running
     tokens: list[int]
@@ -52,7 +52,7 @@ class Computed:
 
 
 class Stage:
-    """A worker's way from engine to log; the engine, and what else happens, are the test's."""
+    """A worker's path from engine to log; the test scripts the engine and all other events."""
 
     def __init__(self, session: Session, producer: Producer) -> None:
         self.session = session
@@ -74,7 +74,7 @@ class Stage:
         return self.requests[-1]
 
     def compute(self, *requests: Computed, finish: bool = False) -> None:
-        """One iteration: a token of each; `finish`: their last."""
+        """Run one iteration with one token per request; for those in `finish`, the last."""
         events = []
         for request in requests:
             position = len(request.tokens)
@@ -86,7 +86,7 @@ class Stage:
         self.outbox.deliver(list(events))
 
     async def publish(self) -> None:
-        """What the worker's task does when it is woken."""
+        """Do what the worker's task does when it is woken."""
         self.publisher.wake.clear()
         self._published(self.outbox.take(self.engine_loop))
         flushed = await self.publisher.flush(self.session)
@@ -96,7 +96,7 @@ class Stage:
             await self.attach(running)
 
     async def compute_around_the_opening(self, request: Computed) -> None:
-        """Three tokens: the second is delivered while the first is on its way, the third when there is a stream."""
+        """Compute three tokens: the second arrives while the first is in flight, the third once a stream exists."""
         self.compute(request)
         await asyncio.sleep(0)
         publishing = asyncio.create_task(self.publish())
@@ -108,7 +108,7 @@ class Stage:
         await asyncio.sleep(0)
 
     async def take_all(self) -> None:
-        """What the worker does at the end of a drain; refusals are for whoever comes next."""
+        """Do what the worker does at the end of a drain; refusals are left for the next owner."""
         self._published(self.outbox.take(self.engine_loop))
         for running in await self.publisher.finish(self.session):
             self.roster.remove(running)
@@ -123,18 +123,18 @@ class Stage:
             self.roster.remove(running)
             return
         running.last_epoch = outcome.log.epoch
-        assert not running.attached(outcome.log, outcome.fold, ())  # the engine goes on undisturbed
+        assert not running.attached(outcome.log, outcome.fold, ())  # the engine continues undisturbed
         self.publisher.mark([running])
 
     def fence(self, request: Computed) -> None:
-        """Whoever had it in between wrote nothing but that it began."""
+        """The owner in between wrote only a started event."""
         redis, key = self.producer.redis, self.producer.keys.reply(request.running.id)
         ((_, started),) = redis.xrange(key, count=1)
         ((last, _),) = redis.xrevrange(key, count=1)
         redis.xadd(key, cast(Any, started), id=f"{EventId.parse(last.decode()).epoch + 1}-0")
 
     async def reconnect(self, url: str, num_between: int) -> None:
-        """The connection breaks, with what is under way; the engine makes `num_between` tokens of each meanwhile."""
+        """Break the connection with writes in flight; meanwhile the engine makes `num_between` tokens per request."""
         cast(Link, self.session.link).drop("broken")
         for running in self.roster:
             running.detach()
@@ -149,7 +149,7 @@ class Stage:
 
     @property
     def left(self) -> list[Computed]:
-        """The requests that the engine still computes."""
+        """Return the requests that the engine still computes."""
         return [one for one in self.requests if not one.finished]
 
     async def settle(self) -> None:
@@ -162,7 +162,7 @@ class Stage:
             await self.publish()
 
     def fold(self, request: Computed) -> Fold:
-        """What a reader has of it by now."""
+        """Return what a reader has received so far."""
         fold = Fold()
         for raw_id, fields in self.producer.redis.xrange(self.producer.keys.reply(request.running.id)):
             fold.feed(EventId.parse(raw_id.decode()), decode_event(fields))
@@ -177,7 +177,7 @@ async def stage(session: Session, producer: Producer) -> Stage:
     return Stage(session, producer)
 
 
-async def test_from_the_second_token_on_a_plain_request_is_a_stream(stage: Stage) -> None:
+async def test_a_plain_request_streams_from_the_second_token_on(stage: Stage) -> None:
     plain, told = await stage.begin(), await stage.begin(logprobs=1)
     for position in range(4):
         assert (plain.running.stream is not None) == (position > 0)
@@ -202,7 +202,7 @@ async def test_no_task_is_woken_for_tokens_of_streams(stage: Stage) -> None:
     assert stage.num_published == stage.num_delivered
 
 
-async def test_what_came_before_there_was_a_stream_goes_first(stage: Stage) -> None:
+async def test_tokens_from_before_the_stream_go_first(stage: Stage) -> None:
     request = await stage.begin()
     await stage.compute_around_the_opening(request)
     await stage.settle()
@@ -211,7 +211,7 @@ async def test_what_came_before_there_was_a_stream_goes_first(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("num_behind", [0, 1, 2])
-async def test_a_cancel_ends_a_stream_behind_the_write_under_way(stage: Stage, num_behind: int) -> None:
+async def test_a_cancel_ends_a_stream_after_the_write_in_flight(stage: Stage, num_behind: int) -> None:
     request, other = await stage.begin(), await stage.begin()
     stage.compute(request, other)
     await stage.settle()
@@ -231,7 +231,7 @@ async def test_a_cancel_ends_a_stream_behind_the_write_under_way(stage: Stage, n
     assert request.running.closed
 
 
-async def test_a_refused_stream_goes_on_in_a_new_epoch(stage: Stage) -> None:
+async def test_a_refused_stream_continues_in_a_new_epoch(stage: Stage) -> None:
     request = await stage.begin()
     stage.compute(request)
     await stage.settle()
@@ -246,8 +246,8 @@ async def test_a_refused_stream_goes_on_in_a_new_epoch(stage: Stage) -> None:
     assert stage.num_published == stage.num_delivered
 
 
-async def test_what_was_refused_before_says_nothing_of_a_new_epoch(stage: Stage) -> None:
-    """A connection was lost before the refusal had been looked at."""
+async def test_an_earlier_refusal_does_not_apply_to_a_new_epoch(stage: Stage) -> None:
+    """The connection was lost before the refusal was read."""
     request = await stage.begin()
     running = request.running
     stage.compute(request)
@@ -264,7 +264,7 @@ async def test_what_was_refused_before_says_nothing_of_a_new_epoch(stage: Stage)
     assert stage.fold(request).tokens[0] == request.tokens
 
 
-async def test_how_far_a_stream_has_come_is_known_when_its_epoch_is_over(stage: Stage) -> None:
+async def test_a_streams_position_is_known_when_its_epoch_ends(stage: Stage) -> None:
     request = await stage.begin()
     for _ in range(10):
         stage.compute(request)
@@ -273,8 +273,8 @@ async def test_how_far_a_stream_has_come_is_known_when_its_epoch_is_over(stage: 
     assert request.running.num_logged == 10
 
 
-async def test_what_is_restored_of_a_lost_request_has_no_hole(stage: Stage) -> None:
-    """Redis loses it while one token waits that came before there was a stream, and the next one comes behind."""
+async def test_a_restored_request_has_no_gap(stage: Stage) -> None:
+    """Redis loses the request while a token from before the stream still waits, and the next one follows."""
     request = await stage.begin()
     running = request.running
     await stage.compute_around_the_opening(request)
@@ -292,7 +292,7 @@ async def test_what_is_restored_of_a_lost_request_has_no_hole(stage: Stage) -> N
 
 
 class Owners(dict[str, Any]):
-    """Whose the engine's output is; notes that somebody asked."""
+    """Maps engine output to its owner; records that it was asked."""
 
     asked = False
 
@@ -302,7 +302,7 @@ class Owners(dict[str, Any]):
 
 
 class Raced(list[Any]):
-    """An iteration's output; the event loop has the interpreter when the owner of the first event was looked up."""
+    """An iteration's output; the event loop runs once the owner of the first event has been looked up."""
 
     def __init__(self, events: Iterable[TokenEvent], owners: Owners, between: Callable[[], object]) -> None:
         super().__init__(events)
@@ -332,7 +332,7 @@ async def test_two_tokens_of_an_iteration_keep_their_order_while_a_stream_opens(
 
 @pytest.mark.parametrize("loses_connections", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-async def test_any_order_of_things(stage: Stage, redis_server: RedisServer, seed: int, loses_connections: bool) -> None:
+async def test_any_order_of_events(stage: Stage, redis_server: RedisServer, seed: int, loses_connections: bool) -> None:
     chance = random.Random(seed)
     for _ in range(4):
         await stage.begin()

@@ -1,4 +1,4 @@
-"""Who shared a worker with a request that ended it is innocent until it has run alone."""
+"""A request that shared a worker with the request that killed it is not blamed until it has run alone."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ LEASE_MS = 600_000
 
 
 class Fleet:
-    """Keeps workers that live at a number, as a supervisor would."""
+    """Keeps the number of live workers constant, as a supervisor would."""
 
     def __init__(self, start_worker: StartWorker, size: int, **settings: Any) -> None:
         self._start = lambda: start_worker(**settings)
@@ -41,7 +41,7 @@ class Fleet:
         self.deaths = 0
 
     def tend(self) -> None:
-        """Start one for each that died."""
+        """Start one worker for each that died."""
         for index, worker in enumerate(self.workers):
             if not worker.running:
                 self.deaths += 1
@@ -76,7 +76,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (poison.kills_reading, {"adapter": "poison"}),
     ],
 )
-def test_a_request_that_kills_its_workers_takes_nobody_along(
+def test_a_request_that_kills_its_workers_harms_no_other(
     producer: Producer,
     start_worker: StartWorker,
     undisturbed: Callable,
@@ -85,9 +85,9 @@ def test_a_request_that_kills_its_workers_takes_nobody_along(
     patch: Callable[[], None],
     asked: dict[str, Any],
 ) -> None:
-    """Seven run when it comes, and with one death allowed each of them had been set aside with it.
+    """Seven run when it arrives; with one allowed death, each of them would have been set aside with it.
 
-    It does so where it is computed, or before, where its constraint is made ready or its adapter is read.
+    It kills the worker in an iteration, or earlier, while its constraint is compiled or its adapter is read.
     """
     prompts = [count_of(start) for start in range(7)]
     ids = [producer.post(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts]
@@ -102,7 +102,7 @@ def test_a_request_that_kills_its_workers_takes_nobody_along(
     assert producer.read("poison").terminal.error is ErrorCode.DEAD_LETTER  # type: ignore[union-attr]
     letters = producer.redis.xrange(producer.keys.dead)
     assert [fields[b"id"] for _, fields in letters] == [b"poison"]
-    assert fleet.deaths == 3, "once among the others, and twice alone"
+    assert fleet.deaths == 3, "one death among the others, and two alone"
 
 
 def test_poisoned_requests_among_good_ones(
@@ -114,10 +114,10 @@ def test_poisoned_requests_among_good_ones(
     assert outcome.deaths >= 4 * poisoned.MAX_DELIVERIES
 
 
-def test_cut_connections_are_no_attempts(
+def test_cut_connections_do_not_count_as_attempts(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
-    """Deaths, each after new tokens, and then connections cut while the prompt is computed once more."""
+    """Deaths, each after new tokens, then cut connections while the prompt is recomputed."""
     slow = {"max_num_batched_tokens": 16, "max_batch_size": 16, "max_deliveries": 2, "patch": partial(pace, 0.01)}
     prompt = count_prompt * 150
     request_id = producer.post(prompt, max_tokens=40, ignore_eos=True)
@@ -171,7 +171,7 @@ def _wait_for_deliveries(producer: Producer, number: int) -> None:
 
 @pytest.fixture
 def stalled(producer: Producer, start_worker: StartWorker, count_of: Callable) -> Iterator[WorkerProcess]:
-    """A worker whose engine has begun with a request that it never ends."""
+    """A worker whose engine has begun a request that it never completes."""
     worker = start_worker(lease_ms=LEASE_MS, patch=poison.stalls)
     worker.wait_serving()
     producer.post(count_of(1), request_id="stall", max_tokens=5)
@@ -179,10 +179,10 @@ def stalled(producer: Producer, start_worker: StartWorker, count_of: Callable) -
     return worker
 
 
-def test_a_worker_whose_engine_stands_still_keeps_nothing_from_others(
+def test_a_worker_with_a_stalled_engine_hands_its_requests_on(
     producer: Producer, start_worker: StartWorker, stalled: WorkerProcess, count_of: Callable, undisturbed: Callable
 ) -> None:
-    """Its lease outlasts the test: what it has claimed, and does not compute, is handed on without waiting for it."""
+    """Its lease outlasts the test: claimed requests that it does not compute are handed on without waiting for it."""
     other = start_worker(lease_ms=LEASE_MS)
     name = other.wait_serving()
     ids = [producer.post(count_of(start), max_tokens=20, ignore_eos=True) for start in range(10)]
@@ -197,14 +197,14 @@ def test_a_worker_whose_engine_stands_still_keeps_nothing_from_others(
         if EventId.parse(producer.redis.xrange(producer.keys.reply(request_id))[0][0]).index == 0
         and len([1 for _, event in producer.events(request_id) if isinstance(event, Started)]) > 1
     ]
-    assert len(taken) <= 4, "it claimed what fits into one iteration, and no more"
+    assert len(taken) <= 4, "it claimed only what fits into one iteration"
     assert stalled.running
 
 
-def test_a_stall_is_told_while_redis_is_away(
+def test_a_stall_is_reported_while_redis_is_away(
     own_redis: Callable[..., RedisServer], start_worker: StartWorker, count_of: Callable
 ) -> None:
-    """Nothing of the worker asks for it by the way then; and each question of the test counts for a second at most."""
+    """Nothing else in the worker polls for it then, and each poll of the test counts for at most a second."""
     server, port = own_redis(), free_port()
     producer = Producer(server.url)
     worker = start_worker(server.url, patch=poison.stalls, admin_port=port, stall_timeout_s=5)
@@ -212,19 +212,19 @@ def test_a_stall_is_told_while_redis_is_away(
     producer.post(count_of(1), request_id="stall", max_tokens=5)
     next(producer.events("stall"))
     server.kill()
-    for pause_s in (8, 30, 100):  # the stall itself, and as much again for a worker that gets no core
+    for pause_s in (8, 30, 100):  # the stall itself, and as long again for a worker that gets no CPU core
         time.sleep(pause_s)
         if httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=PATIENCE_S).status_code == 503:
             break
     else:
-        pytest.fail("the stall is not told")
+        pytest.fail("the stall is not reported")
     assert worker.running
 
 
-def test_a_worker_whose_engine_ends_without_a_word_leaves(
+def test_a_worker_whose_engine_ends_silently_exits(
     producer: Producer, start_worker: StartWorker, count_of: Callable
 ) -> None:
-    """It kept its requests, and renewed their leases, as if it had had nothing to do."""
+    """Such a worker used to keep its requests and renew their leases, as if it were idle."""
     worker = start_worker(patch=poison.mutes)
     worker.wait_serving()
     producer.post(count_of(1), request_id="mute", max_tokens=5)

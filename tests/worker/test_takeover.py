@@ -31,7 +31,7 @@ def disturb(
     nth: int,
     fault: Callable[[WorkerProcess], None],
 ) -> tuple[Fold, list[Started]]:
-    """Read a reply; at the nth tokens event do `fault` to its writer. Returns the fold and all started events."""
+    """Read a reply; at the nth tokens event apply `fault` to its writer. Return the fold and all started events."""
     fold, epochs, seen = Fold(), [], 0
     for event_id, event in producer.events(request_id):
         fold.feed(event_id, event)
@@ -113,8 +113,8 @@ def test_frozen_worker_that_wakes_up_is_fenced(
     fold = thaw_at_takeover()
     assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
     assert len(set(names)) == 2
-    assert thawed, "the worker was thawed while the other one wrote"
-    # Entries of one epoch are contiguous: nothing of the older epoch stands behind the newer one's start.
+    assert thawed, "the worker was thawed while the other worker wrote"
+    # Entries of one epoch are contiguous: no entry of the older epoch follows the start of the newer one.
     ids = [EventId.parse(raw) for raw, _ in producer.redis.xrange(producer.keys.reply(request_id))]
     assert ids == sorted(ids)
     assert [event_id.epoch for event_id in ids] == sorted(event_id.epoch for event_id in ids)
@@ -125,16 +125,16 @@ def test_frozen_worker_that_wakes_up_is_fenced(
     producer.wait_empty()
 
 
-def test_a_worker_that_was_stopped_for_long_has_not_stalled(
+def test_a_worker_stopped_for_a_long_time_has_not_stalled(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable
 ) -> None:
-    """Nobody else is there: the request waits for the sleeper, whose own time has not passed."""
+    """There is no other worker: the request waits for the stopped one, whose own clock has not advanced."""
     worker = start_worker(stall_timeout_s=5, patch=PACED)
     pair = {worker.wait_serving(): worker}
 
     def sleep(worker: WorkerProcess) -> None:
         worker.signal(signal.SIGSTOP)
-        time.sleep(7)  # what it sleeps through
+        time.sleep(7)  # while it is stopped
         worker.signal(signal.SIGCONT)
 
     request_id = producer.post(count_prompt, **LONG)
@@ -144,7 +144,7 @@ def test_a_worker_that_was_stopped_for_long_has_not_stalled(
     producer.wait_empty()
 
 
-def test_a_worker_that_slept_until_an_answer_had_expired_leaves_it_be(
+def test_a_worker_stopped_until_an_answer_expired_leaves_it_alone(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
     workers = [start_worker(retention_s=5, patch=PACED) for _ in range(2)]
@@ -161,7 +161,7 @@ def test_a_worker_that_slept_until_an_answer_had_expired_leaves_it_be(
     producer.wait_empty()
 
 
-def test_drain_hands_the_rest_over_at_its_token(
+def test_drain_hands_the_rest_over_at_the_current_token(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
     workers = [start_worker(drain_grace_s=0, patch=PACED) for _ in range(2)]
@@ -243,4 +243,4 @@ def test_request_that_kills_its_workers_is_set_aside(
     producer.wait_empty()
     [(_, letter)] = producer.redis.xrange(producer.keys.dead)
     assert letter[b"id"] == b"poison"
-    assert sum(worker.running for worker in workers) == 1, "one death that may be a neighbour's, and one alone"
+    assert sum(worker.running for worker in workers) == 1, "one death that may be a neighbor's fault, and one alone"

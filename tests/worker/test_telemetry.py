@@ -1,4 +1,4 @@
-"""What a worker process tells a collector: every metric of names.py, and no other; and it needs no collector."""
+"""What a worker process sends to a collector: exactly the metrics of names.py; and it needs no collector."""
 
 import signal
 import socket
@@ -32,7 +32,7 @@ PROMPT = list(range(20, 40))
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
-    """A collector that every process started now reports to; no request is sampled."""
+    """A collector for every process started from here on; no request is sampled."""
     with OtlpReceiver() as receiver:
         for name, value in receiver.environment(OTEL_TRACES_SAMPLER="always_off").items():
             monkeypatch.setenv(name, value)
@@ -40,7 +40,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
 
 
 def be_fenced(producer: Producer) -> None:
-    """A request in whose midst a rival opens an epoch; the worker is refused, and takes it over again."""
+    """Run a request while a rival opens an epoch; the worker is refused, and takes the request over again."""
     request_id, epochs = producer.post(PROMPT, **LONG), 0
     for event_id, event in producer.events(request_id):
         if isinstance(event, Started):
@@ -53,12 +53,12 @@ def be_fenced(producer: Producer) -> None:
 
 
 def newest(receiver: OtlpReceiver, metric: Metric, attribute: Attribute) -> dict[str, float]:
-    """The last value of a metric for each value of one of its attributes."""
+    """Return the last value of a metric for each value of one of its attributes."""
     points = [point for point in receiver.points if point.name == metric.name]
     return {point.attributes[attribute]: point.value for point in points}
 
 
-def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
+def test_metrics_match_names_with_their_units_buckets_and_attributes(
     producer: Producer, start_worker: StartWorker, receiver: OtlpReceiver
 ) -> None:
     worker = start_worker(patch=PACED)
@@ -72,7 +72,7 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
     receiver.wait_for(lambda receiver: {point.name for point in receiver.points} >= set(EXPECTED))
     producer.redis.set(producer.keys.cancel(lasting), "1", px=60_000)
     producer.redis.xadd(producer.keys.control, {"type": "cancel", "target": lasting})
-    # A cancel that came too late, on a machine with other work, is none.
+    # A cancel that arrives too late, on a busy machine, does not count.
     terminal = producer.read(lasting).terminal
     assert terminal is not None
     last = terminal.error or terminal.endings[0].finish_reason
@@ -102,7 +102,7 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
     first_tokens = newest(receiver, names.TIME_TO_FIRST_TOKEN, Attribute.REQUEST_CLASS)
     assert first_tokens == {**dict.fromkeys(CLASSES, 0), "normal": 3}
     input_tokens = newest(receiver, names.TOKENS, Attribute.TOKEN_TYPE)["input"]
-    assert input_tokens >= len(PROMPT), "computed once, and found in the cache from then on"
+    assert input_tokens >= len(PROMPT), "computed once, and found in the cache afterwards"
     assert newest(receiver, names.CLAIMED, Attribute.MODEL) == {MODEL: 0}
     assert not receiver.spans, "none was sampled"
 
@@ -110,7 +110,7 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
 def test_a_request_that_ends_while_leases_are_renewed_is_not_lost(
     producer: Producer, start_worker: StartWorker, receiver: OtlpReceiver
 ) -> None:
-    """There is no other worker, so no lease can be."""
+    """There is no other worker, so no lease can be lost."""
     worker = start_worker(lease_ms=500)
     worker.wait_serving()
     for request_id in [producer.post(PROMPT, max_tokens=number % 20 + 1, ignore_eos=True) for number in range(400)]:
@@ -123,8 +123,8 @@ def test_a_request_that_ends_while_leases_are_renewed_is_not_lost(
     assert renewals["renewed"] > 0
 
 
-def test_what_alerts_and_panels_count_begins_with_zero(start_worker: StartWorker, receiver: OtlpReceiver) -> None:
-    """Else nobody sees the first one: the first value of a series is no increase."""
+def test_counters_of_alerts_and_panels_start_at_zero(start_worker: StartWorker, receiver: OtlpReceiver) -> None:
+    """Otherwise the first event is invisible: the first value of a series is not an increase."""
     start_worker().wait_serving()
     receiver.wait_for(lambda receiver: {point.name for point in receiver.points} >= {one.name for one in PER_CLASS})
     for metric in PER_CLASS:
@@ -135,7 +135,7 @@ def test_what_alerts_and_panels_count_begins_with_zero(start_worker: StartWorker
 def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(
     producer: Producer, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were anything waited for, it would be for minutes: see the time limit of an export."""
+    """Any wait would last minutes: see the time limit of an export."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         for name, value in {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{mute.getsockname()[1]}",
@@ -155,7 +155,7 @@ def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(
             while "drained" not in worker.log:
                 assert worker.running
                 time.sleep(0.01)
-            while worker.running:  # a second signal does not cut short what is exported at the end
+            while worker.running:  # a second signal does not cut the final export short
                 worker.signal(signal.SIGTERM)
                 time.sleep(0.05)
             assert worker.wait() == 0

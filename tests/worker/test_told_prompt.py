@@ -1,4 +1,4 @@
-"""What one request writes whose prompt is told: nothing of the answer before the prompt's end, however it ends."""
+"""The writes of a request with prompt log probabilities: no answer tokens before the whole prompt, however it ends."""
 
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ def asking(prompt: list[int] | None = None, **options: Any) -> Stage:
 
 
 def told(request: Request, begin: int, end: int) -> PromptEvent:
-    """The token at a place has that as its rank."""
+    """The token at a position has that position as its rank."""
     items = tuple(None if not place else [-1.0, []] for place in range(begin, end))
     return PromptEvent(request.id, begin, items, tuple(place or None for place in range(begin, end)))
 
@@ -36,7 +36,7 @@ def token(request: Request, reason: FinishReason | None = None) -> TokenEvent:
 
 
 def write_all(stage: Stage) -> Fold:
-    """Write as long as there is something to say; what a reader then has. Gap is what a reader cannot have."""
+    """Write until nothing is left, and return what a reader then has. Gap is what a reader cannot have."""
     fold, running = Fold(), stage.running
     fold.feed(EventId(2, 0), running.started("w", "m"))
     index = 0
@@ -49,7 +49,7 @@ def write_all(stage: Stage) -> Fold:
 
 @pytest.mark.parametrize("num_told", [0, 2, 3])
 @pytest.mark.parametrize("options", [{}, {"n": 2}, {"best_of": 2}, {"max_tokens": 0, "n": 2}])
-async def test_an_error_before_the_whole_prompt_stands_in_the_log_has_no_tokens(
+async def test_an_error_before_the_whole_prompt_is_written_has_no_tokens(
     num_told: int, options: dict[str, Any]
 ) -> None:
     stage = asking(**options)
@@ -65,7 +65,7 @@ async def test_an_error_before_the_whole_prompt_stands_in_the_log_has_no_tokens(
     assert (fold.terminal.endings, fold.terminal.usage.completion_tokens) == ((Ending(None, 0),) * n, 0)
 
 
-async def test_an_error_behind_the_prompt_has_the_tokens_that_came() -> None:
+async def test_an_error_after_the_prompt_has_the_tokens_so_far() -> None:
     stage = asking()
     (request,) = stage.requests
     await stage.say(told(request, 0, 3), token(request))
@@ -79,7 +79,7 @@ async def test_an_error_behind_the_prompt_has_the_tokens_that_came() -> None:
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
 async def test_pieces_that_wait_do_not_miss_the_deadline(max_tokens: int) -> None:
-    """What is computed to its end is written, as that of any other request is; what is not is overdue."""
+    """A fully computed answer is written, as for any other request; an incomplete one is overdue."""
     stage = asking(IN_PIECES, max_tokens=max_tokens)
     (request,) = stage.requests
     settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
@@ -97,7 +97,7 @@ async def test_pieces_that_wait_do_not_miss_the_deadline(max_tokens: int) -> Non
     assert (fold.terminal.error, fold.terminal.endings) == (None, (Ending(LENGTH, max_tokens),))
 
 
-async def test_a_suspect_runs_alone_until_it_has_told_something_new() -> None:
+async def test_a_suspect_runs_alone_until_it_has_written_something_new() -> None:
     stage = asking()
     isolation = Isolation(stage.engine_loop)
     isolation.add(stage.running)
@@ -109,7 +109,7 @@ async def test_a_suspect_runs_alone_until_it_has_told_something_new() -> None:
     assert (isolation.current, stage.running.ended) == (None, False)
 
 
-async def test_what_was_told_before_is_nothing_new() -> None:
+async def test_pieces_written_before_do_not_count_as_new() -> None:
     stage = asking()
     (request,) = stage.requests
     await stage.say(told(request, 0, 2))
@@ -120,7 +120,7 @@ async def test_what_was_told_before_is_nothing_new() -> None:
     assert stage.running.brought
 
 
-async def test_each_token_has_its_rank_in_whatever_pieces() -> None:
+async def test_each_token_has_its_rank_however_the_pieces_are_cut() -> None:
     stage = asking(IN_PIECES)
     (request,) = stage.requests
     await stage.say(told(request, 0, 100))

@@ -1,4 +1,4 @@
-"""An error that nobody foresaw, while a worker begins with one request, ends that request and no other."""
+"""An unforeseen error while a worker begins a request ends that request and no other."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ pytestmark = one_server("embedded")
 
 @pytest.fixture
 async def worker(producer: Producer, redis_server: RedisServer) -> AsyncIterator[None]:
-    """A worker in this process; it has to end in order."""
+    """A worker in this process; it must end in order."""
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
     settings = WorkerSettings(lease_ms=1000, _env_file=None)
     worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)
@@ -43,7 +43,7 @@ async def worker(producer: Producer, redis_server: RedisServer) -> AsyncIterator
 async def test_an_unforeseen_error_ends_its_own_request(
     producer: Producer, monkeypatch: pytest.MonkeyPatch, where: str, code: ErrorCode
 ) -> None:
-    """While its entry is read; or when its log is open."""
+    """The error occurs while the entry is read, or once the log is open."""
     read, check_end = Admission._read, Admission._check_end
 
     def fail_to_read(admission: Admission, claimed: Claimed, now_ms: int) -> GenerationRequest:
@@ -66,7 +66,7 @@ async def test_an_unforeseen_error_ends_its_own_request(
 
 
 @pytest.mark.usefixtures("worker")
-async def test_an_error_where_a_constraint_is_made_ready_ends_its_own_request(
+async def test_an_error_while_compiling_a_constraint_ends_its_own_request(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(constraints: Constraints, constraint: Constraint) -> Matcher:

@@ -26,7 +26,7 @@ class WorkerProcess(ServiceProcess):
         super().__init__("worker", log_path, **{**defaults, **settings})
 
     def wait_serving(self, timeout_s: float = PATIENCE_S) -> str:
-        """Wait until the worker has said that it is there; its name."""
+        """Wait until the worker has announced itself, and return its name."""
         keys = Keys(MODEL)
         give_up = time.monotonic() + timeout_s
         with plain_client(self.url, decode_responses=True) as client:
@@ -35,4 +35,4 @@ class WorkerProcess(ServiceProcess):
                     if client.hget(key, "pid") == str(self.pid):
                         return str(client.hget(key, "worker"))
                 time.sleep(0.05)
-        raise AssertionError(f"the worker did not come up:\n{self.log[-4000:]}")
+        raise AssertionError(f"the worker did not start:\n{self.log[-4000:]}")

@@ -1,4 +1,4 @@
-"""Gateways in front of the broker, for the hazard that lies between them."""
+"""Gateways in front of the broker, for the hazard that occurs between gateways."""
 
 from tests.gateway.conftest import model_folder, stage, stage_of, tokenizer
 

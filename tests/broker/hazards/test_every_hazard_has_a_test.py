@@ -1,4 +1,4 @@
-"""The protocol's list of hazards, each covered by name."""
+"""Every hazard in the protocol's list has a test named after it."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hazards of queue and leases: lost claims, storms, thefts, entries nobody has, dead letters."""
+"""Hazards of the queue and of leases: lost claims, storms, thefts, unowned entries, dead letters."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ from tests.redis_server import RedisServer
 async def test_hazard_06_consumer_name_reuse(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A restarted worker has a new name: what its predecessor held is taken over, never mistaken for its own."""
+    """A restarted worker has a new name: it takes its predecessor's requests over, never as its own."""
     names = {new_process_name() for _ in range(100)}
     assert len(names) == 100
     before, after = names.pop(), names.pop()
@@ -37,7 +37,7 @@ async def test_hazard_06_consumer_name_reuse(
 async def test_hazard_13_lost_claim(
     redis_server: RedisServer, proxy: LossyProxy, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Redis gave a request to a worker that never got the answer."""
+    """Redis assigned a request to a worker that never got the reply."""
     await enqueue(link, keys, make_request("r1"))
     worker = await make_worker(proxy.url, "w1")
     running = await worker.take()
@@ -55,7 +55,7 @@ async def test_hazard_13_lost_claim(
 async def test_hazard_13_a_claim_in_flight_is_not_lost(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """While a claim is under way, or its answer has just come, its entry is nobody's discovery."""
+    """While a claim is in flight, or its reply has only now arrived, no sweep treats its entry as lost."""
     worker = await make_worker(redis_server.url, "w1")
     await RequestQueue(link, keys).ensure_groups()
     waiting = asyncio.create_task(worker.wait_for_work(3000))
@@ -69,7 +69,7 @@ async def test_hazard_13_a_claim_in_flight_is_not_lost(
 async def test_hazard_13_a_cancelled_wait_loses_nothing(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """The waiting call is given up while Redis goes on waiting for it."""
+    """The waiting call is abandoned while Redis still blocks on it."""
     worker = await make_worker(redis_server.url, "w1")
     await RequestQueue(link, keys).ensure_groups()
     waiting = asyncio.create_task(worker.wait_for_work(3000))
@@ -83,7 +83,7 @@ async def test_hazard_13_a_cancelled_wait_loses_nothing(
 async def test_hazard_13_a_body_deleted_while_pending_is_dropped(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Redis 6.2 keeps deleted entries pending: they are acknowledged wherever they are met."""
+    """Redis 6.2 keeps deleted entries pending: they are acknowledged wherever they are found."""
     refs = [(await enqueue(link, keys, make_request(f"r{i}"))).entry for i in range(2)]
     worker, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
     await worker.claimer.new(2)
@@ -100,7 +100,7 @@ async def test_hazard_13_a_body_deleted_while_pending_is_dropped(
 async def test_hazard_14_scan_starvation(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, stalls: bool
 ) -> None:
-    """Many expired leases that are not for this worker stand before the one that is."""
+    """Many expired leases that this worker may not take precede the one that it may."""
     for index in range(40):
         await enqueue(link, keys, make_request(f"r{index}"))
     worker, other = await make_worker(redis_server.url, "w1", lease_ms=1), await make_worker(redis_server.url, "w2")
@@ -119,7 +119,7 @@ async def test_hazard_14_scan_starvation(
 
 
 async def test_hazard_14_sweeps_reach_the_end_of_a_long_queue(link: Link, keys: Keys) -> None:
-    """Each step looks at a few entries and goes on where the last one stopped, then begins again."""
+    """Each step looks at a few entries and continues where the previous one stopped, then starts over."""
     for index in range(20):
         await enqueue(link, keys, make_request(f"r{index}"))
     late = await enqueue(link, keys, make_request("late", deadline_ms=1))
@@ -133,7 +133,7 @@ async def test_hazard_14_sweeps_reach_the_end_of_a_long_queue(link: Link, keys: 
 async def test_hazard_15_takeover_storm_after_a_redis_restart(
     own_redis: Any, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
 ) -> None:
-    """Idle time counts Redis's downtime: nobody takes over before its owner had one lease to renew."""
+    """Idle time includes Redis's downtime: no request is taken over before its owner had one lease time to renew."""
     server = own_redis(aof="always")
     link = await open_link(server.url)
     accepted = await enqueue(link, keys, make_request())
@@ -147,7 +147,7 @@ async def test_hazard_15_takeover_storm_after_a_redis_restart(
     await rival.connect()
     await owner.connect()
     assert await rival.claimer.expired(1) == []
-    assert (await entry_state(rival.link, keys, accepted.entry)).idle_ms >= lease_ms, "the lease did run out"
+    assert (await entry_state(rival.link, keys, accepted.entry)).idle_ms >= lease_ms, "the lease has expired"
     assert (await owner.renew(job))[job.ref].owned
     await owner.close()
     assert (await take_over(rival)).suspect, "a worker that is really gone is taken over, later"
@@ -157,7 +157,7 @@ async def test_hazard_15_takeover_storm_after_a_redis_restart(
 async def test_hazard_15_takeover_storm_after_a_time_without_writes(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, in_script: bool
 ) -> None:
-    """Owners get a lease to renew where the server renewed none for a time, here for want of replicas."""
+    """Owners get a lease time to renew after a time without renewals on the server, here for lack of replicas."""
     accepted = await enqueue(link, keys, make_request())
     owner, rival = [await make_worker(redis_server.url, name, lease_ms=500) for name in ("w1", "w2")]
     job = await owner.take()
@@ -167,7 +167,7 @@ async def test_hazard_15_takeover_storm_after_a_time_without_writes(
         while (await entry_state(link, keys, accepted.entry)).idle_ms < 500:
             with pytest.raises(Unwritable, match="NOREPLICAS"):
                 await owner.renew(job)
-        with pytest.raises(ResponseError, match="NOREPLICAS"):  # as when a worker says that it lives
+        with pytest.raises(ResponseError, match="NOREPLICAS"):  # like a worker's heartbeat
             await rival.link.call(*write)
     finally:
         await link.call("CONFIG", "SET", "min-replicas-to-write", 0)
@@ -180,7 +180,7 @@ async def test_hazard_15_takeover_storm_after_a_time_without_writes(
 async def test_hazard_15_no_takeover_within_a_lease_of_ones_own_reconnect(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A worker that was cut off renews first, and lets others do the same."""
+    """A worker that was disconnected renews first, and lets others do the same."""
     await enqueue(link, keys, make_request())
     await (await make_worker(redis_server.url, "w1")).take()
     rival = await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -195,7 +195,7 @@ async def test_hazard_15_no_takeover_within_a_lease_of_ones_own_reconnect(
 async def test_hazard_22_hand_over_that_steals(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A worker that lost its lease without knowing drains, and renews: the new owner keeps the request."""
+    """A worker that lost its lease unknowingly drains and renews: the new owner keeps the request."""
     await enqueue(link, keys, make_request())
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
     job = await first.take()
@@ -226,10 +226,10 @@ async def test_hazard_23_over_claim(redis_server: RedisServer, link: Link, keys:
     assert await other.claimer.unknown({waited[0].ref}) == []
 
 
-async def test_hazard_23_the_only_worker_gets_its_surplus_back(
+async def test_hazard_23_the_only_worker_can_reclaim_its_surplus(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """What a worker gave away may come back to it when it has room."""
+    """A worker may get the requests that it gave away back once it has room."""
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
@@ -240,7 +240,7 @@ async def test_hazard_23_the_only_worker_gets_its_surplus_back(
 async def test_hazard_23_expired_leases_are_bounded_too(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A takeover claims no more than there is room for."""
+    """A takeover claims only as many requests as the worker has room for."""
     for index in range(6):
         await enqueue(link, keys, make_request(f"r{index}", priority_class=CLASSES[index % 2]))
     dead = await make_worker(redis_server.url, "w1")

@@ -1,4 +1,4 @@
-"""The hazard of clients that go and come back, with real gateways: they are who cancels."""
+"""The hazard of clients that leave and return, with real gateways, because gateways cancel."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ GRACE_S = 5.0
 
 
 async def test_hazard_20_cancel_on_disconnect_against_resume(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client leaves one gateway and comes back to another; the first one's grace period ends only then."""
+    """A client leaves one gateway and returns to another; the first gateway's grace period ends only then."""
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(), await stage.gateway()
@@ -36,7 +36,7 @@ async def test_hazard_20_cancel_on_disconnect_against_resume(stage: Stage, monke
 
 
 async def test_hazard_20_nobody_comes_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same departure cancels the request where its client stays away."""
+    """The same departure cancels the request if its client stays away."""
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)))
     first, second = await stage.gateway(), await stage.gateway()
     grace_over = hold_grace(monkeypatch, first, second)
@@ -48,7 +48,7 @@ async def test_hazard_20_nobody_comes_back(stage: Stage, monkeypatch: pytest.Mon
 
 
 async def test_hazard_20_the_second_hop(stage: Stage) -> None:
-    """A client leaves A, reads at B, leaves B, and is back at A: the grace counts from B's departure, not from A's."""
+    """A client leaves A, reads at B, leaves B, and returns to A: the grace period counts from leaving B, not A."""
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = [await stage.gateway(disconnect_grace_s=GRACE_S) for _ in range(2)]
@@ -67,7 +67,7 @@ async def test_hazard_20_the_second_hop(stage: Stage) -> None:
 
 
 async def test_hazard_20_redis_is_away(own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]) -> None:
-    """Nobody can come back while Redis is away: the grace stands still, and the client's retry waits for Redis."""
+    """No client can return while Redis is away: the grace period pauses, and the client's retry waits for Redis."""
     server = own_redis(aof="always")
     stage = stage_of(server.url)
     gate = Gate(4)

@@ -1,4 +1,4 @@
-"""Hazards of ending and cancelling: requests without anybody, cancels that race, clients that come and go."""
+"""Hazards of ending and canceling: requests without an owner, racing cancels, clients that come and go."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ from tests.redis_server import RedisServer
 async def test_hazard_10_nobody_to_end_it(
     redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, form: Form
 ) -> None:
-    """No worker ever lives: the deadline ends the request all the same, and its client hears of it."""
+    """No worker ever runs: the deadline still ends the request, and its client is told."""
     request = make_request(deadline_ms=int(time.time() * 1000), form=form, tenant="acme")
     await enqueue(link, keys, request)
     subscription = (await make_reader(redis_server.url)).subscribe(Watch(request.id, "acme"))
@@ -46,7 +46,7 @@ async def test_hazard_10_nobody_to_end_it(
 async def test_hazard_10_a_dead_worker_held_it(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """The tokens that the dead worker wrote count in the end."""
+    """The terminal event counts the tokens that the dead worker wrote."""
     request = make_request(deadline_ms=int(time.time() * 1000))
     await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")
@@ -63,10 +63,10 @@ async def test_hazard_10_a_dead_worker_held_it(
 
 
 @pytest.mark.parametrize("is_overdue", [True, False], ids=["overdue", "invalid"])
-async def test_hazard_05_what_is_wrong_with_a_later_entry_ends_no_earlier_one(
+async def test_hazard_05_a_faulty_later_entry_does_not_end_the_earlier_one(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, is_overdue: bool
 ) -> None:
-    """A request was accepted and waits; somebody adds another entry under its id."""
+    """A request was accepted and waits; another producer adds an entry under its id."""
     ref = (await enqueue(link, keys, make_request(priority_class="low"))).entry
     later = make_request(deadline_ms=int(time.time() * 1000) - 60_000)
     await asyncio.sleep(0.002)
@@ -90,7 +90,7 @@ async def test_hazard_05_what_is_wrong_with_a_later_entry_ends_no_earlier_one(
 async def test_hazard_05_the_entry_that_began_the_log_ends_it(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A later one, which was begun first, passes its deadline: no other goes on with what it brought."""
+    """A later entry that was begun first passes its deadline: no other entry continues its output."""
     ref = (await enqueue(link, keys, make_request(priority_class="low"))).entry
     await asyncio.sleep(0.002)
     later = make_request(deadline_ms=int(time.time() * 1000) - 5000)
@@ -107,10 +107,10 @@ async def test_hazard_05_the_entry_that_began_the_log_ends_it(
     assert not await RequestQueue(link, keys).exists(ref)
 
 
-async def test_hazard_10_the_owner_learns_that_it_was_ended(
+async def test_hazard_10_the_owner_learns_that_its_request_was_ended(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A worker that lives and overslept the deadline is fenced, and finds the end."""
+    """A live worker that slept past the deadline is fenced, and finds the end."""
     request = make_request(deadline_ms=int(time.time() * 1000) - 5000)
     await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")
@@ -123,8 +123,8 @@ async def test_hazard_10_the_owner_learns_that_it_was_ended(
     assert not (await worker.renew(job))[job.ref].owned
 
 
-async def test_owners_get_a_margin_behind_the_deadline(link: Link, keys: Keys) -> None:
-    """A sweep does not race the owner at the very deadline."""
+async def test_owners_get_a_margin_after_the_deadline(link: Link, keys: Keys) -> None:
+    """A sweep does not race the owner at the exact deadline."""
     await enqueue(link, keys, make_request(deadline_ms=await link.server_time_ms() - 1000))
     assert (await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=30_000).step()).expired == ()
     assert len((await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=0).step()).expired) == 1
@@ -133,7 +133,7 @@ async def test_owners_get_a_margin_behind_the_deadline(link: Link, keys: Keys) -
 async def test_hazard_19_cancel_missed_in_a_race(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
 ) -> None:
-    """The wake-up comes before the worker has the request: the key, read after registering, still tells."""
+    """The wake-up precedes the request at the worker: the key, read after registering, still shows the cancel."""
     request = make_request()
     accepted = await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")
@@ -141,7 +141,7 @@ async def test_hazard_19_cancel_missed_in_a_race(
     await control.begin()
     claimed = (await worker.claimer.new(1))[0]
     await cancel(link, keys, request.id, expire_at_ms=request.deadline_ms)
-    assert await control.read(1000) == [Control("cancel", request.id)], "and the worker runs nothing of that id yet"
+    assert await control.read(1000) == [Control("cancel", request.id)], "and the worker runs no request of that id yet"
     assert not await Ender(keys, "gateway", retention_ms=1).end_if_waiting(link, request, accepted.entry, "cancelled")
     job = await worker.open(claimed)
     assert await cancelled(worker.link, keys, [request.id, "other"]) == {request.id}
@@ -152,7 +152,7 @@ async def test_hazard_19_cancel_missed_in_a_race(
 async def test_hazard_19_wake_ups_are_not_lost_between_reads(
     redis_server: RedisServer, link: Link, keys: Keys, open_link: OpenLink
 ) -> None:
-    """The reader goes on from where it was, also for what was written while it did not read."""
+    """The reader continues from its position, including messages written while it did not read."""
     control = ControlReader(await open_link(redis_server.url), keys)
     await cancel(link, keys, "before")
     await control.begin()
@@ -167,7 +167,7 @@ async def test_hazard_19_wake_ups_are_not_lost_between_reads(
 async def test_hazard_19_a_waiting_request_ends_at_once(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """Nobody runs it: whoever cancels it ends it, and no worker gets it any more."""
+    """No worker runs it: the canceller ends it, and no worker gets it afterwards."""
     request = make_request()
     accepted = await enqueue(link, keys, request)
     await cancel(link, keys, request.id)
@@ -188,10 +188,10 @@ async def test_hazard_19_a_waiting_request_ends_at_once(
 
 
 @pytest.mark.parametrize("how", ["handed over", "repaired"])
-async def test_hazard_19_a_request_that_was_given_back_ends_at_once(
+async def test_hazard_19_a_returned_request_ends_at_once(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, how: str
 ) -> None:
-    """It is pending, but under a consumer that does not have it any more; no other worker lives."""
+    """It is pending, but under a consumer that no longer holds it; there is no other live worker."""
     request = make_request()
     accepted = await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")
@@ -209,10 +209,10 @@ async def test_hazard_19_a_request_that_was_given_back_ends_at_once(
     assert await worker.claimer.expired(1) == []
 
 
-async def test_hazard_19_claim_and_end_of_a_waiting_request_meet(
+async def test_hazard_19_claim_and_end_of_a_waiting_request_race(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A worker claims it while the canceller ends it: one terminal."""
+    """A worker claims the request while the canceller ends it: there is one terminal event."""
     request = make_request()
     accepted = await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")
@@ -223,15 +223,15 @@ async def test_hazard_19_claim_and_end_of_a_waiting_request_meet(
         ender.end(link, request.id, ref=accepted.entry, code=ErrorCode.CANCELLED, message="", request=request),
     )
     assert results[1] is not None
-    # Where the worker's fence came last it stands above the end, and what tells is that the entry is gone.
+    # If the worker's fence came last, it follows the terminal event; the missing entry then shows the end.
     assert isinstance(await worker.attach(claimed), Ended | NotMine)
     assert len(await _terminals(link, keys, request.id)) == 1
 
 
-async def test_another_reader_goes_on_where_the_first_one_left(
+async def test_another_reader_continues_where_the_first_one_left(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """A reader cancels nothing by going."""
+    """A reader that leaves cancels nothing."""
     request = make_request()
     accepted = await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")
@@ -252,8 +252,8 @@ async def test_another_reader_goes_on_where_the_first_one_left(
     assert (seen.tokens[0], len(seen.terminals)) == (expected(4), 1)
 
 
-async def test_a_cancel_lives_as_long_as_its_request(link: Link, keys: Keys) -> None:
-    """Without a deadline at hand, the time comes from what remembers the request."""
+async def test_a_cancel_key_lives_as_long_as_its_request(link: Link, keys: Keys) -> None:
+    """Without a known deadline, the lifetime comes from the request's `seen` key."""
     request = make_request()
     await enqueue(link, keys, request)
     await cancel(link, keys, request.id)

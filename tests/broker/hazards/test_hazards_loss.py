@@ -1,4 +1,4 @@
-"""Hazards of a Redis that forgets: holes, reused epochs, lost requests, resuming across a loss."""
+"""Hazards of a Redis that loses data: gaps, reused epochs, lost requests, resuming across a loss."""
 
 import time
 from typing import Any
@@ -24,7 +24,7 @@ from tests.redis_server import RedisServer
 async def test_hazard_03_hole_after_a_loss(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """Redis forgets two tokens and no connection notices: the next write leaves a hole, a takeover fills it."""
+    """Redis loses two tokens and no connection notices: the next write leaves a gap, and a takeover fills it."""
     request = make_request()
     await enqueue(link, keys, request)
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -43,17 +43,17 @@ async def test_hazard_03_hole_after_a_loss(
     beyond = await follow_until(newcomer, Seen(), tokens_seen(3))
     assert beyond.tokens[0] == expected(3)
     taken = await second.open(await take_over(second))
-    assert taken.tokens[0] == expected(3), "what stands behind the hole does not count"
+    assert taken.tokens[0] == expected(3), "entries after the gap do not count"
     await second.step(taken, 4)
     await second.end(taken)
     for subscription, known in ((live, seen), (late, Seen()), (newcomer, beyond)):
         assert (await follow_until(subscription, known, lambda seen: False)).tokens[0] == expected(7)
 
 
-async def test_hazard_03_a_terminal_behind_a_hole_is_an_error(
+async def test_hazard_03_a_terminal_after_a_gap_is_an_error(
     redis_server: RedisServer, make_reader: MakeReader, begin: Begin
 ) -> None:
-    """The end counts more tokens than the log holds: an explicit error, never a shorter reply."""
+    """The terminal counts more tokens than the log holds: an explicit error, never a shorter reply."""
     worker, job = await begin(3)
     request = job.request
     before = Snapshot(redis_server)
@@ -67,7 +67,7 @@ async def test_hazard_03_a_terminal_behind_a_hole_is_an_error(
 async def test_hazard_04_epoch_reuse_after_a_loss(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Redis forgets an epoch: neither its writer's next attach nor anybody else's uses its number again."""
+    """Redis loses an epoch: no later attach, by its writer or another worker, reuses its number."""
     request = make_request()
     await enqueue(link, keys, request)
     first = await make_worker(redis_server.url, "w1")
@@ -88,7 +88,7 @@ async def test_hazard_04_epoch_reuse_after_a_loss(
 async def test_hazard_04_epochs_follow_the_clock(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Another worker, which knows nothing of the forgotten epoch, is above it all the same."""
+    """Another worker, which does not know the lost epoch, still gets a higher one."""
     request = make_request()
     await enqueue(link, keys, request)
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -105,7 +105,7 @@ async def test_hazard_04_epochs_follow_the_clock(
 async def test_hazard_08_lost_accept(
     redis_server: RedisServer, proxy: LossyProxy, link: Link, keys: Keys, open_link: OpenLink
 ) -> None:
-    """The answer to an enqueue is lost: the gateway repeats it, and the request is there once."""
+    """The reply to an enqueue is lost: the gateway repeats it, and the request exists once."""
     request = make_request()
     await RequestQueue(link, keys).ensure_groups()
     await enqueue(link, keys, make_request("warm-up"))
@@ -121,7 +121,7 @@ async def test_hazard_08_lost_accept(
 async def test_hazard_08_an_accepted_request_that_redis_lost(
     own_redis: Any, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader, open_link: OpenLink
 ) -> None:
-    """Redis is killed and its append-only file cut behind an accept: who accepted it enqueues it again, by itself."""
+    """Redis is killed and its append-only file loses an accept: the accepting gateway enqueues it again on its own."""
     server = own_redis(aof="always")
     link = await open_link(server.url)
     await RequestQueue(link, keys).ensure_groups()
@@ -145,9 +145,9 @@ async def test_hazard_08_an_accepted_request_that_redis_lost(
 async def test_hazard_09_terminal_lost_ack_kept(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """As when a Cluster's shards lose different suffixes: the queue entry is gone, its log goes on without an end.
+    """As when a Cluster's shards lose different suffixes: the queue entry is gone, and its log has no end.
 
-    On one server the log alone is set back.
+    On one server, the test rewinds only the log.
     """
     request = make_request()
     accepted = await enqueue(link, keys, request)
@@ -163,16 +163,16 @@ async def test_hazard_09_terminal_lost_ack_kept(
     assert await check.check(link, watch) is Verdict.PRESENT
     again = await worker.take()
     assert again.ref == watch.ref != accepted.entry
-    assert again.tokens[0] == expected(2), "it goes on from what the log still holds"
+    assert again.tokens[0] == expected(2), "it continues from what the log still holds"
     await worker.end(again, [worker.next_run(again, 2)])
     assert await check.check(link, watch) is Verdict.ENDED
 
 
 @pytest.mark.parametrize("unread", [True, False])
-async def test_hazard_07_an_answer_that_expired_before_its_gateway_looked(
+async def test_hazard_07_an_answer_that_expired_before_its_gateway_checked(
     redis_server: RedisServer, link: Link, keys: Keys, begin: Begin, unread: bool
 ) -> None:
-    """The gateway that accepted it looks when `seen` alone is left: without a reader nothing is computed anew."""
+    """The accepting gateway checks when only `seen` is left: without a reader nothing is recomputed."""
     worker, job = await begin(2)
     watch = Watch(job.request.id, "default", job.ref, job.request)
     await worker.end(job)
@@ -183,10 +183,10 @@ async def test_hazard_07_an_answer_that_expired_before_its_gateway_looked(
 
 
 @pytest.mark.parametrize(("late_ms", "told"), [(RETENTION_MS + 1000, Verdict.UNKNOWN), (1000, Verdict.ENDED)])
-async def test_hazard_07_what_may_have_ended_and_expired_is_not_ended_again(
+async def test_hazard_07_a_request_that_may_have_ended_and_expired_is_not_ended_again(
     link: Link, keys: Keys, late_ms: int, told: Verdict
 ) -> None:
-    """The accepting gateway slept, nobody reads the reply, and Redis knows nothing of the request."""
+    """The accepting gateway slept, no client reads the reply, and Redis has no trace of the request."""
     request = make_request(deadline_ms=int(time.time() * 1000) - late_ms)
     check = LossCheck(keys, "gateway", retention_ms=RETENTION_MS, unread=True)
     assert await check.check(link, Watch(request.id, "default", request=request)) is told
@@ -196,7 +196,7 @@ async def test_hazard_07_what_may_have_ended_and_expired_is_not_ended_again(
 async def test_hazard_09_a_gateway_that_did_not_accept_it_ends_it(
     redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, begin: Begin
 ) -> None:
-    """Whoever has no copy of the request ends it with `lost`, after leaving its accepting gateway time to act."""
+    """A gateway without a copy of the request ends it with `lost`, after giving the accepting gateway time to act."""
     worker, job = await begin(2)
     request = job.request
     before = Snapshot(redis_server, "orca:reply:*")
@@ -211,10 +211,10 @@ async def test_hazard_09_a_gateway_that_did_not_accept_it_ends_it(
     assert [ending.tokens for ending in seen.terminals[0].endings] == [2]
 
 
-async def test_nothing_is_made_up_for_an_unknown_id(
+async def test_checking_an_unknown_id_creates_nothing(
     redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader
 ) -> None:
-    """A check of an id that Redis never heard of creates no log."""
+    """A check of an id that Redis does not know creates no log."""
     reader = await make_reader(redis_server.url, loss_check_s=0.1)
     with pytest.raises(UnknownRequest):
         await follow(reader.subscribe(Watch("nobody", "default")))
@@ -230,7 +230,7 @@ async def test_hazard_11_resume_across_a_loss(
     make_reader: MakeReader,
     same_numerics: bool,
 ) -> None:
-    """A client comes back with five tokens to a log that has only two, and another worker writes the rest."""
+    """A client returns with five tokens to a log that has only two, and another worker writes the rest."""
     request = make_request()
     await enqueue(link, keys, request)
     first = await make_worker(redis_server.url, "w1")
@@ -259,7 +259,7 @@ async def test_hazard_11_resume_across_a_loss(
 async def test_hazard_11_a_follower_sees_a_conflict_at_once(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """The same for a client that never went away."""
+    """The same for a client that never disconnected."""
     request = make_request()
     await enqueue(link, keys, request)
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -279,7 +279,7 @@ async def test_hazard_11_a_follower_sees_a_conflict_at_once(
 async def test_hazard_21_seen_burned(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """An accept that failed leaves no trace; a `seen` whose entry never was does not block the request for ever."""
+    """A failed accept leaves no trace; a `seen` without an entry does not block the request forever."""
     request = make_request()
     queue = RequestQueue(link, keys)
     await queue.ensure_groups()
@@ -319,7 +319,7 @@ async def test_hazard_21_two_gateways_replace_an_entry_once(link: Link, keys: Ke
 
 
 async def test_a_lost_request_past_its_deadline_expires(link: Link, keys: Keys) -> None:
-    """Nobody enqueues again what is too late."""
+    """No gateway enqueues an overdue request again."""
     request = make_request(deadline_ms=int(time.time() * 1000) - 1)
     accepted = await enqueue(link, keys, request)
     await link.call("XDEL", keys.requests("normal"), accepted.entry.entry_id)
@@ -329,7 +329,7 @@ async def test_a_lost_request_past_its_deadline_expires(link: Link, keys: Keys) 
 
 
 async def test_an_unwritable_server_is_not_a_loss(redis_server: RedisServer, link: Link, keys: Keys) -> None:
-    """A check that cannot write says so and leaves things as they are."""
+    """A check that cannot write reports it and changes nothing."""
     request = make_request()
     accepted = await enqueue(link, keys, request)
     await link.call("XDEL", keys.requests("normal"), accepted.entry.entry_id)

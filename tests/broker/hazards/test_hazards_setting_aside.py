@@ -1,4 +1,4 @@
-"""Hazards of setting requests aside, and of entries that belong to nobody."""
+"""Hazards of setting requests aside, and of entries without an owner."""
 
 import msgpack
 import pytest
@@ -25,14 +25,14 @@ from tests.redis_server import RedisServer
 async def test_hazard_16_innocent_dead_letters_after_many_drains(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Ten workers in a row are drained before the first token: none of them counts as an attempt."""
+    """Ten workers in a row are drained before the first token: no drain counts as an attempt."""
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w0")
     claimed = (await worker.claimer.new(1))[0]
     for index in range(1, 11):
         job = await worker.open(claimed)
         assert await worker.leases.hand_over([job.ref]) == [job.ref]
-        assert await worker.claimer.unknown(()) == [], "what was handed over is not taken back"
+        assert await worker.claimer.unknown(()) == [], "a handed-over request is not taken back"
         worker = await make_worker(redis_server.url, f"w{index}")
         claimed = (await worker.claimer.expired(1))[0]
         assert claimed.deliveries == 1
@@ -44,7 +44,7 @@ async def test_hazard_16_innocent_dead_letters_after_many_drains(
 async def test_hazard_16_deaths_count_and_progress_resets_them(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Only who died alone, and brought no new token since, is a dead letter."""
+    """Only a request that ran alone when its worker died, and has no new token since, becomes a dead letter."""
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w0", lease_ms=1)
     job = await worker.take()
@@ -64,7 +64,7 @@ async def test_hazard_16_deaths_count_and_progress_resets_them(
 async def test_hazard_16_an_attempt_that_was_handed_over_does_not_count(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A suspect stays one in other hands, and only the attempts that ended with a death count."""
+    """A suspect remains one under a new owner, and only attempts that ended with a death count."""
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w0", lease_ms=1)
     ref = (await worker.claimer.new(1))[0].ref
@@ -83,7 +83,7 @@ async def test_hazard_16_an_attempt_that_was_handed_over_does_not_count(
 async def test_hazard_17_dead_letter_lost_or_doubled(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Two workers bury the same request, the second after the first one's terminal: one letter."""
+    """Two workers set the same request aside, the second after the first one's terminal: one dead letter."""
     request = make_request()
     await enqueue(link, keys, request)
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -102,7 +102,7 @@ async def test_hazard_17_dead_letter_lost_or_doubled(
 async def test_hazard_17_out_of_memory_buries_nothing(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """The letter cannot be written: then nothing is acknowledged or deleted either."""
+    """If the dead letter cannot be written, nothing is acknowledged or deleted either."""
     await enqueue(link, keys, make_request())
     claimed = (await (await make_worker(redis_server.url, "w1")).claimer.new(1))[0]
     await link.call("CONFIG", "SET", "maxmemory", "1")
@@ -118,7 +118,7 @@ async def test_hazard_17_out_of_memory_buries_nothing(
 async def test_an_entry_that_breaks_the_contract_ends_and_is_buried(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """With a readable id it gets a terminal error too; without one, only a letter."""
+    """With a readable id it also gets a terminal error; without one, only a dead letter."""
     await RequestQueue(link, keys).ensure_groups()
     for fields in (("id", "bad1", "v", "99"), ("id", "no such id!", "v", "1")):
         await link.call("XADD", keys.requests("high"), "*", *fields)
@@ -134,7 +134,7 @@ async def test_an_entry_that_breaks_the_contract_ends_and_is_buried(
 
 
 @pytest.mark.parametrize(("size", "tenant"), [(1, "blue"), (10 << 20, "default")], ids=["small", "beyond the limit"])
-async def test_whose_request_it_was_is_not_looked_for_in_a_payload_beyond_the_limit(
+async def test_the_tenant_is_not_searched_in_a_payload_beyond_the_limit(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, size: int, tenant: str
 ) -> None:
     await RequestQueue(link, keys).ensure_groups()
@@ -155,7 +155,7 @@ async def test_whose_request_it_was_is_not_looked_for_in_a_payload_beyond_the_li
 async def test_hazard_18_lost_entries(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, how: str
 ) -> None:
-    """An entry that was delivered and is nobody's would wait for ever: a sweep makes it claimable."""
+    """A delivered entry without an owner would wait forever: a sweep makes it claimable."""
     accepted = await enqueue(link, keys, make_request())
     stream = keys.requests("normal")
     owner, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
@@ -180,7 +180,7 @@ async def test_hazard_18_lost_entries(
 async def test_hazard_18_waiting_and_running_entries_are_left_alone(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """A sweep repairs nothing that is in order."""
+    """A sweep changes nothing that is in order."""
     for index in range(3):
         await enqueue(link, keys, make_request(f"r{index}"))
     worker = await make_worker(redis_server.url, "w1")
@@ -192,7 +192,7 @@ async def test_hazard_18_waiting_and_running_entries_are_left_alone(
 async def test_hazard_18_a_consumer_with_entries_is_never_deleted(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Two workers are gone; only the one that holds nothing is forgotten."""
+    """Two workers are gone; only the one that holds no entries is deleted."""
     await enqueue(link, keys, make_request())
     for name in ("w1", "w2"):
         worker = await make_worker(redis_server.url, name)

@@ -29,7 +29,7 @@ async def test_hazard_01_lossy_retry_that_coalesces(
     make_worker: MakeWorker,
     make_reader: MakeReader,
 ) -> None:
-    """The answer to a write is lost; by the time of the retry the worker has more tokens."""
+    """The reply to a write is lost; by the time of the retry the worker has more tokens."""
     request = make_request()
     await enqueue(link, keys, request)
     worker = await make_worker(proxy.url, "w1")
@@ -45,7 +45,7 @@ async def test_hazard_01_lossy_retry_that_coalesces(
     again = await worker.attach(job.claimed)
     assert isinstance(again, Attached)
     assert again.log.epoch > job.log.epoch
-    assert again.fold.tokens[0] == expected(3), "the write whose answer was lost is in the log"
+    assert again.fold.tokens[0] == expected(3), "the write whose reply was lost is in the log"
     assert job.tokens[0][: len(again.fold.tokens[0])] == again.fold.tokens[0]
     job.log = again.log
     await job.log.append([unpublished])
@@ -69,7 +69,7 @@ async def test_hazard_02_overrun_past_the_end_after_a_takeover(
     await first.close()
     taken = await second.open(await take_over(second))
     finishes = [first_finish(taken.fold.tokens[c], request.payload.sampling, {EOS}, 8) for c in range(choices)]
-    assert finishes[0] == (2, FinishReason.STOP), "the fold tells that choice 0 has ended, before any forward pass"
+    assert finishes[0] == (2, FinishReason.STOP), "the fold shows that choice 0 has ended, before any forward pass"
     assert finishes[1:] == [None] * (choices - 1)
     runs = [second.next_run(taken, 2, choice) for choice in range(1, choices)]
     await second.end(taken, runs)
@@ -81,7 +81,7 @@ async def test_hazard_02_overrun_past_the_end_after_a_takeover(
 async def test_hazard_02_an_overrun_is_an_error_and_never_silent(
     redis_server: RedisServer, make_reader: MakeReader, begin: Begin
 ) -> None:
-    """A foreign worker generated past the end: its terminal takes back what was delivered."""
+    """A foreign worker generated past the end: its terminal counts fewer tokens than were delivered."""
     _, job = await begin()
     request = job.request
     await job.log.append([Run(0, 0, (7, EOS, 8))])
@@ -94,7 +94,7 @@ async def test_hazard_02_an_overrun_is_an_error_and_never_silent(
 async def test_hazard_05_fence_duel_over_two_entries_of_one_id(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader, began: int
 ) -> None:
-    """A producer without the script added a request twice, and two workers run it: who began it goes on."""
+    """A producer without the script added a request twice, and two workers run it: the one that began it continues."""
     request = make_request()
     await ensure_groups(link, keys)
     for _ in range(2):
@@ -115,10 +115,10 @@ async def test_hazard_05_fence_duel_over_two_entries_of_one_id(
     assert (seen.tokens[0], len(seen.terminals)) == (expected(3), 1)
 
 
-async def test_hazard_05_fence_duel_behind_an_entry_that_is_gone(
+async def test_hazard_05_fence_duel_after_a_lost_entry(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """The entry that began the log was lost, and two others came: the earlier one of those goes on."""
+    """The entry that began the log was lost, and two others arrived: the earlier of the two continues."""
     await ensure_groups(link, keys)
     for _ in range(3):
         await link.call("XADD", keys.requests("normal"), "*", *bare_fields(make_request()))
@@ -137,7 +137,7 @@ async def test_hazard_05_fence_duel_behind_an_entry_that_is_gone(
 async def test_hazard_05_seen_follows_the_entry_that_stays(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """`seen` named the later entry: it is told of the one that stays, or a loss check would see a loss."""
+    """`seen` named the later entry: it is updated to the remaining one, or a check would report a loss."""
     request = make_request()
     await ensure_groups(link, keys)
     early = await link.call("XADD", keys.requests("normal"), "*", *bare_fields(request))
@@ -172,7 +172,7 @@ async def test_hazard_07_resurrection_of_an_expired_log(
 async def test_hazard_12_fence_after_the_terminal(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """A takeover's fence lands behind the terminal event that its victim has just written."""
+    """A takeover's fence lands after the terminal event that the old owner has only now written."""
     request = make_request()
     await enqueue(link, keys, request)
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -188,7 +188,7 @@ async def test_hazard_12_fence_after_the_terminal(
     attachment = await second.attach(claimed)
     assert isinstance(attachment, Ended)
     assert attachment.fold.tokens[0] == expected(2)
-    assert await RequestQueue(link, keys).depth() == 0, "whoever finds a terminal event finishes the clean-up"
+    assert await RequestQueue(link, keys).depth() == 0, "a worker that finds a terminal event finishes the cleanup"
     seen = await follow((await make_reader(redis_server.url)).subscribe(Watch(request.id, "default")))
     assert (seen.tokens[0], len(seen.terminals)) == (expected(2), 1)
 
@@ -196,7 +196,7 @@ async def test_hazard_12_fence_after_the_terminal(
 async def test_hazard_24_out_of_memory_taken_for_a_refusal(
     redis_server: RedisServer, link: Link, make_reader: MakeReader, begin: Begin
 ) -> None:
-    """A server that cannot write now has not fenced anybody: the worker attaches again and goes on."""
+    """A server that cannot write now has not fenced any worker: the worker attaches again and continues."""
     worker, job = await begin(2)
     request = job.request
     await link.call("CONFIG", "SET", "maxmemory", "1")
@@ -219,7 +219,7 @@ async def test_hazard_24_out_of_memory_taken_for_a_refusal(
 async def test_hazard_24_a_read_only_server_is_no_refusal(
     own_redis: Any, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
 ) -> None:
-    """A server that became a replica, as at a failover, is left: the epoch ends with its connection."""
+    """The worker leaves a server that became a replica, as in a failover: the epoch ends with its connection."""
     server = own_redis()
     link = await open_link(server.url)
     await enqueue(link, keys, make_request())
@@ -236,7 +236,7 @@ async def test_hazard_24_a_read_only_server_is_no_refusal(
 
 
 async def test_hazard_25_seed_lost(redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker) -> None:
-    """A continuation draws with the seed of the first started event, whatever later ones say."""
+    """A continuation samples with the seed of the first started event, whatever later ones say."""
     request = make_request()
     await enqueue(link, keys, request)
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -245,7 +245,7 @@ async def test_hazard_25_seed_lost(redis_server: RedisServer, link: Link, keys: 
     await link.call("XADD", keys.reply(request.id), "5-0", *encode_event(chosen, request.form))
     job = await first.open(claimed)
     started: Any = job.fold.started
-    assert started.seed == derived_seed(request.id), "what this worker would have drawn with by itself"
+    assert started.seed == derived_seed(request.id), "the seed that this worker would have chosen"
     taken = await second.open(await take_over(second))
     assert (job.fold.first_seed, taken.fold.first_seed) == (4711, 4711)
     await link.call("DEL", keys.reply(request.id))
@@ -253,10 +253,10 @@ async def test_hazard_25_seed_lost(redis_server: RedisServer, link: Link, keys: 
     assert again.fold.first_seed == derived_seed(request.id), "the log was lost: derived from the id again"
 
 
-async def test_a_log_is_dead_after_its_terminal_and_while_it_writes(
+async def test_a_log_accepts_nothing_after_its_terminal_or_during_a_write(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """One write in flight, and nothing behind the end."""
+    """At most one write is in flight, and nothing follows the end."""
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w1")
     job = await worker.take()
@@ -268,7 +268,7 @@ async def test_a_log_is_dead_after_its_terminal_and_while_it_writes(
 async def test_a_follower_sees_each_epoch(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """A live takeover: the client sees one sequence, and who wrote it."""
+    """A live takeover: the client sees one sequence, and which worker wrote it."""
     request = make_request()
     await enqueue(link, keys, request)
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)

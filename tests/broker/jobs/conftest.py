@@ -1,4 +1,4 @@
-"""Bulk jobs on the shared server, and on servers of a test's own."""
+"""Bulk jobs on the shared server, and on servers that a test starts."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -16,7 +16,7 @@ ORDER = JobOrder(source="digest", created_ms=1000, deadline_ms=FAR_MS, kept_unti
 
 @pytest.fixture
 async def make_job(keys: Keys) -> AsyncIterator[MakeJob]:
-    """A factory of jobs, each seen by a process of its own: `make_job(url, "id")`."""
+    """A factory of jobs, each seen by its own process: `make_job(url, "id")`."""
     links: list[RedisLink] = []
 
     def make(url: str, job_id: str = "job", patience_s: float = 20.0) -> Job:
@@ -33,7 +33,7 @@ def lines_of(count: int) -> list[JobLine]:
 
 
 async def sealed(job: Job, count: int) -> Job:
-    """The job with so many lines."""
+    """Seal the job with this number of lines."""
     await job.create(ORDER)
     await job.add_lines(lines_of(count), ORDER)
     assert await job.seal(count)
@@ -41,7 +41,7 @@ async def sealed(job: Job, count: int) -> Job:
 
 
 async def results_of(job: Job) -> dict[int, bytes]:
-    """All results by line, of which there is one each."""
+    """Return all results by line; each line has one."""
     results = await job.results_after("0", 100_000)
     found = {result.number: result.body for result in results}
     assert len(found) == len(results)

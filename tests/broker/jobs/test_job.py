@@ -1,4 +1,4 @@
-"""A bulk job in Redis: each line has one result, whoever adds lines, keeps results or says so twice."""
+"""A bulk job in Redis: each line has one result, even if lines or results are added twice."""
 
 import asyncio
 import json
@@ -57,11 +57,11 @@ async def test_lines_may_be_added_again(redis_server: RedisServer, make_job: Mak
     assert (await job.progress()).total is None
     assert await job.seal(5)
     assert await job.record(1, b"", failed=False)
-    assert await job.seal(5), "it stays sealed, also for who adds the same lines a moment later"
+    assert await job.seal(5), "it stays sealed, even if the same lines are added a moment later"
     assert await job.lines_after(0, 10) == lines_of(5)[1:]
 
 
-async def test_a_job_that_lacks_a_line_is_not_sealed(redis_server: RedisServer, make_job: MakeJob) -> None:
+async def test_a_job_with_a_missing_line_is_not_sealed(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = make_job(redis_server.url)
     await job.create(ORDER)
     await job.add_lines([JobLine(1, b"a"), JobLine(3, b"c")], ORDER)
@@ -78,7 +78,7 @@ async def test_the_first_order_counts(redis_server: RedisServer, make_job: MakeJ
         await job.create(replace(ORDER, source="another digest"))
 
 
-async def test_what_is_not_there_is_told(redis_server: RedisServer, make_job: MakeJob) -> None:
+async def test_a_missing_job_is_reported(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = make_job(redis_server.url, "nothing")
     for asking in (job.order(), job.progress(), job.seal(1), job.record(1, b"", failed=False)):
         with pytest.raises(JobLost, match="the job 'nothing' is missing"):
@@ -104,7 +104,7 @@ async def test_all_of_it_expires_and_can_be_deleted(
     assert await link.call("EXISTS", *parts) == 0
 
 
-async def test_what_has_expired_leaves_the_list(
+async def test_expired_jobs_leave_the_list(
     redis_server: RedisServer, make_job: MakeJob, link: Link, keys: Keys
 ) -> None:
     await make_job(redis_server.url, "old").create(replace(ORDER, kept_until_ms=FAR_MS - 1))
@@ -112,7 +112,7 @@ async def test_what_has_expired_leaves_the_list(
     assert await list_jobs(link, keys) == ["new"]
 
 
-async def test_out_of_memory_a_result_is_kept_whole_or_not_at_all(
+async def test_out_of_memory_a_result_is_stored_whole_or_not_at_all(
     own_redis: Callable[..., RedisServer], make_job: MakeJob
 ) -> None:
     server = own_redis()
@@ -130,7 +130,7 @@ async def test_out_of_memory_a_result_is_kept_whole_or_not_at_all(
     assert await results_of(job) == {1: b"one"}
 
 
-async def test_lines_that_found_no_more_memory_expire(
+async def test_lines_of_a_submit_that_ran_out_of_memory_expire(
     own_redis: Callable[..., RedisServer], make_job: MakeJob, keys: Keys
 ) -> None:
     server = own_redis(options=["--maxmemory", "8mb"])
@@ -143,10 +143,10 @@ async def test_lines_that_found_no_more_memory_expire(
         assert client.pttl(keys.job_lines("job")) > 0
 
 
-async def test_a_job_expires_whenever_its_maker_is_killed(
+async def test_a_job_expires_if_its_creator_is_killed_at_any_point(
     redis_server: RedisServer, link: Link, keys: Keys, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await make_job(redis_server.url, "another").create(ORDER)  # from now on the server knows all scripts
+    await make_job(redis_server.url, "another").create(ORDER)  # from here on the server knows all scripts
     job = make_job(redis_server.url, patience_s=0)
     await job.last_line()
     send = Link.send
@@ -165,7 +165,7 @@ async def test_a_job_expires_whenever_its_maker_is_killed(
     assert await link.call("PTTL", keys.job("job")) > 0
 
 
-async def test_many_are_seen_at_once_whatever_is_wrong_with_one(
+async def test_many_jobs_are_listed_even_if_one_is_damaged(
     redis_server: RedisServer, make_job: MakeJob, link: Link, keys: Keys
 ) -> None:
     job = await sealed(make_job(redis_server.url, "runs"), 2)
@@ -187,7 +187,7 @@ async def test_many_are_seen_at_once_whatever_is_wrong_with_one(
     assert await see_jobs(link, keys, []) == {}
 
 
-async def test_large_results_come_in_small_pages(redis_server: RedisServer, make_job: MakeJob) -> None:
+async def test_large_results_are_read_in_small_pages(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = await sealed(make_job(redis_server.url), 5)
     sizes = [10, 700_000, 700_000, 3_000_000, 10]
     for number, size in enumerate(sizes, start=1):

@@ -1,4 +1,4 @@
-"""Running a bulk job: a window at a time, by as many runners as there are, through what breaks."""
+"""Running a bulk job: a window at a time, by any number of runners, through failures."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.redis_server import RedisServer
 
 
 class Answers:
-    """Answers when it is told to, and knows how many wait at once."""
+    """Answers on command, and knows how many requests wait at once."""
 
     def __init__(self, *, open_at_once: bool = True) -> None:
         self.asked: Counter[int] = Counter()
@@ -71,7 +71,7 @@ async def test_every_line_is_answered_a_window_at_a_time(redis_server: RedisServ
     assert (progress.completed, progress.failed, progress.ended) == (225, 25, True)
 
 
-async def test_another_runner_goes_on_where_one_was_ended(redis_server: RedisServer, make_job: MakeJob) -> None:
+async def test_another_runner_continues_where_one_was_stopped(redis_server: RedisServer, make_job: MakeJob) -> None:
     job, answers = await sealed(make_job(redis_server.url), 30), Answers(open_at_once=False)
     ended = asyncio.create_task(runner_of(job, answers, window=5).run())
     await answers.until_waiting(5)
@@ -83,10 +83,10 @@ async def test_another_runner_goes_on_where_one_was_ended(redis_server: RedisSer
     assert set(again.asked) == set(range(1, 31))
     assert await results_of(job) == expected(30)
     await runner_of(job, again, window=5).run()
-    assert set(again.asked.values()) == {1}, "what has its result is not asked again"
+    assert set(again.asked.values()) == {1}, "a line with a result is not requested again"
 
 
-async def test_two_runners_at_once_come_to_one_result_each(redis_server: RedisServer, make_job: MakeJob) -> None:
+async def test_two_runners_at_once_produce_one_result_per_line(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = await sealed(make_job(redis_server.url), 120)
     runners = [runner_of(make_job(redis_server.url), Answers(), window=10) for _ in range(2)]
     await asyncio.gather(*(runner.run() for runner in runners))
@@ -106,7 +106,7 @@ async def test_redis_restarts_meanwhile(own_redis: Callable[..., RedisServer], m
     assert await results_of(job) == expected(60)
 
 
-async def test_results_that_redis_lost_are_made_again(own_redis: Callable[..., RedisServer], make_job: MakeJob) -> None:
+async def test_lost_results_are_computed_again(own_redis: Callable[..., RedisServer], make_job: MakeJob) -> None:
     server = own_redis(aof="always")
     job = await sealed(make_job(server.url), 10)
     mark = server.aof_size()
@@ -123,14 +123,14 @@ async def test_results_that_redis_lost_are_made_again(own_redis: Callable[..., R
     assert answers.asked == {number: 1 if number == 10 else 2 for number in range(1, 11)}
 
 
-async def test_a_job_that_is_not_all_there_is_not_run(redis_server: RedisServer, make_job: MakeJob) -> None:
+async def test_an_incomplete_job_is_not_run(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = make_job(redis_server.url)
     await job.create(ORDER)
     with pytest.raises(JobLost):
         await runner_of(job, Answers(), window=1).run()
 
 
-async def test_what_an_answer_raises_ends_the_run_alone(redis_server: RedisServer, make_job: MakeJob) -> None:
+async def test_an_exception_from_an_answer_ends_only_the_run(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = await sealed(make_job(redis_server.url), 20)
 
     class Fails(Answers):
@@ -145,7 +145,7 @@ async def test_what_an_answer_raises_ends_the_run_alone(redis_server: RedisServe
     assert await results_of(job) == expected(20)
 
 
-async def test_what_a_wider_runner_posted_is_withdrawn(redis_server: RedisServer, make_job: MakeJob) -> None:
+async def test_requests_of_a_wider_runner_are_withdrawn(redis_server: RedisServer, make_job: MakeJob) -> None:
     job, answers = await sealed(make_job(redis_server.url), 20), Answers(open_at_once=False)
     killed = asyncio.create_task(runner_of(job, answers, window=8).run())
     await answers.until_waiting(8)
@@ -169,7 +169,7 @@ async def test_a_cancelled_job_ends_without_more_answers(redis_server: RedisServ
     await answers.until_waiting(4)
     await make_job(redis_server.url).cancel()
     assert await running
-    assert answers.withdrawn == [3, 4, 5, 6], "what may be in flight: the first lines that are left"
+    assert answers.withdrawn == [3, 4, 5, 6], "possibly in flight: the first remaining lines"
     refused = {number: b"no answer to line %d" % number for number in range(3, 21)}
     assert await results_of(job) == expected(2) | refused
     progress = await job.progress()
@@ -187,14 +187,14 @@ async def test_one_runner_has_a_job_until_it_stops(redis_server: RedisServer, ma
     keeping = asyncio.create_task(first.keep(wait()))
     assert not await second.take()
     await job.lease("second", 0)
-    assert not await second.take(), "who does not have it cannot give it back"
+    assert not await second.take(), "a runner without the job cannot release it"
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
-    assert await second.take(), "who stops gives it back"
+    assert await second.take(), "a runner that stops releases it"
     assert not await first.take()
 
 
-async def test_a_runner_that_slept_too_long_lets_go(
+async def test_a_runner_that_slept_too_long_releases_the_job(
     redis_server: RedisServer, make_job: MakeJob, link: Link, keys: Keys
 ) -> None:
     lease = RunnerLease(await sealed(make_job(redis_server.url), 1), "first", lease_ms=300)

@@ -1,4 +1,4 @@
-"""A real gateway before a scripted worker, and `orcastream chat` as a process in front of it."""
+"""A real gateway in front of a scripted worker, and `orcastream chat` as a process that uses it."""
 
 import asyncio
 import fcntl
@@ -23,18 +23,18 @@ CHAT = (sys.executable, "-P", "-m", "orcastream.cli.main", "chat")
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """With a state directory of the test's own, and a terminal that is not asked where its cursor is."""
+    """An environment with its own state directory, and a terminal that is not queried for its cursor position."""
     own = {"XDG_STATE_HOME": str(directory), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
     return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
 
 
 def asked(stage: Stage, request: GenerationRequest) -> str:
-    """The prompt as the worker got it."""
+    """Return the prompt as the worker got it."""
     return stage.tokenizer.decode(request.payload.prompt)
 
 
 async def piped(directory: Path, url: str, text: str, *flags: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a chat that reads `text`."""
+    """Return exit code, standard output and standard error of a chat that reads `text`."""
     process = await asyncio.create_subprocess_exec(
         *CHAT,
         "--url",
@@ -52,7 +52,7 @@ async def piped(directory: Path, url: str, text: str, *flags: str) -> tuple[int,
 
 
 class Tty:
-    """A chat on a terminal of its own, typed at like a person does."""
+    """A chat on its own terminal, with typed input."""
 
     def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
         self.process = process
@@ -65,7 +65,7 @@ class Tty:
 
     @classmethod
     async def open(cls, directory: Path, url: str, *flags: str) -> "Tty":
-        """Start it, and wait for its prompt."""
+        """Start the chat and wait for its prompt."""
         master, slave = os.openpty()
 
         def own_terminal() -> None:
@@ -91,7 +91,7 @@ class Tty:
         return tty
 
     async def type(self, text: str) -> None:
-        """Keys as a terminal sends them; Enter is a carriage return."""
+        """Send keys as a terminal does; Enter is a carriage return."""
         left = text.encode()
         while left:
             try:
@@ -100,11 +100,11 @@ class Tty:
                 await asyncio.sleep(0.01)
 
     async def prompts(self) -> None:
-        """Wait for the prompt: only then keys are the prompt's."""
-        await self.shows(re.escape("\x1b[?2004h"))  # it begins with a request for brackets around what is pasted
+        """Wait for the prompt: only then does the prompt receive keys."""
+        await self.shows(re.escape("\x1b[?2004h"))  # the prompt begins by enabling bracketed paste
 
     async def shows(self, pattern: str, timeout_s: float = PATIENCE_S) -> str:
-        """Wait for the first match in what was not looked at yet."""
+        """Wait for the first match in the output not searched yet."""
         async with asyncio.timeout(timeout_s):
             while (match := re.search(pattern, self._text[self._seen :])) is None:
                 self._changed.clear()
@@ -113,7 +113,7 @@ class Tty:
         return match[0]
 
     async def close(self) -> int:
-        """Make sure that it ends; its exit code."""
+        """Make sure that the chat ends; return its exit code."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGKILL)
         code = await self.process.wait()
@@ -124,7 +124,7 @@ class Tty:
     def _read(self) -> None:
         try:
             self._text += os.read(self._master, 65536).decode(errors="replace")
-        except OSError:  # the last process on it has gone
+        except OSError:  # the last process on the terminal is gone
             asyncio.get_running_loop().remove_reader(self._master)
         self._changed.set()
 
@@ -134,7 +134,7 @@ OpenTty = Callable[..., "asyncio.Future[Tty]"]
 
 @pytest.fixture
 async def open_tty(tmp_path: Path) -> AsyncIterator[Callable[..., "object"]]:
-    """Starts chats on terminals: `await open_tty(url, *flags)`; ends them with the test."""
+    """Starts chats on terminals, `await open_tty(url, *flags)`, and ends them with the test."""
     opened: list[Tty] = []
 
     async def open_one(url: str, *flags: str) -> Tty:

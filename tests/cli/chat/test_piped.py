@@ -1,4 +1,4 @@
-"""`orcastream chat` with piped input keeps the conversation, and says what goes wrong in one line."""
+"""`orcastream chat` with piped input keeps the conversation and reports errors in one line."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ async def test_piped_lines_are_one_conversation(stage: Stage, tmp_path: Path) ->
     )
 
 
-async def test_a_refusal_is_told_and_forgotten(stage: Stage, tmp_path: Path) -> None:
+async def test_a_refusal_is_reported_and_forgotten(stage: Stage, tmp_path: Path) -> None:
     worker = await stage.worker("Aha.")
     gateway = await stage.gateway()
     code, out, err = await piped(tmp_path, gateway.url, "x" * 2000 + "\nHello\n", "--max-tokens", "9")
@@ -94,7 +94,7 @@ def test_a_wrong_setting_is_one_line(arguments: tuple[str, ...], line: str, caps
     assert error.count("\n") == 1
 
 
-def test_what_answers_like_no_gateway_is_one_line(
+def test_a_server_that_is_no_gateway_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = httpx.MockTransport(lambda _: httpx.Response(200, text="<html>"))

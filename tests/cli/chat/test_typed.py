@@ -1,4 +1,4 @@
-"""`orcastream chat` at a terminal: lines of any length, what is pasted, history, Ctrl-C, commands."""
+"""`orcastream chat` at a terminal: lines of any length, pasted text, history, Ctrl-C, commands."""
 
 import json
 import stat
@@ -69,7 +69,7 @@ async def test_questions_are_remembered_over_restarts(stage: Stage, tmp_path: Pa
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["from the first", "later"])
-async def test_a_history_that_cannot_be_written_is_no_reason_to_end(
+async def test_an_unwritable_history_does_not_end_the_chat(
     stage: Stage, tmp_path: Path, open_tty: Open, late: bool
 ) -> None:
     directory = tmp_path / "orcastream"
@@ -101,7 +101,7 @@ async def test_ctrl_c_cancels_the_answer_and_not_the_program(stage: Stage, open_
     await tty.type("second\r")
     await tty.shows("Lang und breit[.]\r\n")
     again = asked(stage, worker.requests[1])
-    assert "Lang" in again, "what came of the answer is remembered"
+    assert "Lang" in again, "the partial answer is remembered"
     assert "breit" not in again
     await tty.prompts()
     await tty.type(f"never sent{CTRL_C}")
@@ -121,7 +121,7 @@ async def _ended(stage: Stage, request: GenerationRequest) -> bool:
         await link.close()
 
 
-async def test_commands_are_not_for_the_model(stage: Stage, open_tty: Open) -> None:
+async def test_commands_are_not_sent_to_the_model(stage: Stage, open_tty: Open) -> None:
     worker = await stage.worker("Aha.")
     tty = await open_tty((await stage.gateway()).url)
 

@@ -1,9 +1,9 @@
-"""A bulk job while everything around it is killed, and what came of it.
+"""A bulk job while everything around it is killed, and its result.
 
     python -m tests.cli.jobs.bulk --lines 100000 --rounds 5
 
-In each round `orcastream submit` itself, a worker, the gateway and Redis are killed and started again, one after the
-other, at equal distances of results. Then the output is compared with the answers that the demo model is known to give.
+In each round `orcastream submit` itself, a worker, the gateway and Redis are killed and restarted, one after the other,
+at equal intervals of results. Then the output is compared with the known answers of the demo model.
 """
 
 import argparse
@@ -32,7 +32,7 @@ JOB = "bulk"
 
 
 def questions(number: int, rng: random.Random) -> list[tuple[str, str]]:
-    """So many questions with their answers, of one to some sixty tokens."""
+    """Return a number of questions with their answers, of one to about sixty tokens."""
     found = []
     for _ in range(number):
         left, right = rng.randint(0, 20), rng.randint(0, 20)
@@ -45,7 +45,7 @@ def questions(number: int, rng: random.Random) -> list[tuple[str, str]]:
 
 @dataclass
 class Outcome:
-    """What is in the output: results, those of different lines, right answers; and how it came about."""
+    """The content of the output: results, results of different lines, correct answers; and the course of the run."""
 
     lines: int
     results: int
@@ -58,7 +58,7 @@ class Outcome:
 
 
 class BulkJob:
-    """One job of `number` lines on a server of its own, with two workers and a gateway."""
+    """One job of `number` lines on its own server, with two workers and a gateway."""
 
     def __init__(self, server: RedisServer, directory: Path, number: int, *flags: str, seed: int = 1) -> None:
         self.site = Site(server, directory)
@@ -75,7 +75,7 @@ class BulkJob:
                 file.write(json.dumps(line) + "\n")
 
     def run(self, rounds: int) -> Outcome:
-        """Kill everything in turn, `rounds` times, while results come; what is in the output at the end."""
+        """Kill everything in turn, `rounds` times, while results arrive; return the final content of the output."""
         began = time.monotonic()
         self.site.start(workers=2)
         self._start()
@@ -97,7 +97,7 @@ class BulkJob:
 
     @property
     def log(self) -> str:
-        """What submit has printed, over all its lives."""
+        """What submit has printed, over all its restarts."""
         return (self._directory / "submit.log").read_text(errors="replace")
 
     def _start(self) -> None:
@@ -113,7 +113,7 @@ class BulkJob:
             )
 
     def _wait_for(self, results: int) -> None:
-        """Until so many lines have results."""
+        """Wait until this number of lines has results."""
         key = Keys(MODEL).job(JOB)
         while True:
             assert self._submit is not None
@@ -163,7 +163,7 @@ def _text(body: dict[str, list[dict[str, dict[str, str]]]]) -> str:
 
 
 def main() -> None:
-    """Print one line per fact; exit code 1 where a result is missing, doubled or wrong."""
+    """Print one line per fact; the exit code is 1 if a result is missing, duplicated or wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=1)

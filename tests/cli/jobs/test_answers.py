@@ -1,4 +1,4 @@
-"""A line is asked again where the answer to its request is not to be had, and fails where that would not help."""
+"""A line is retried if the answer to its request is unavailable, and fails if a retry would not help."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ Ask = Callable[..., "asyncio.Task[tuple[dict[str, Any], bool]]"]
 
 @pytest.fixture
 async def answers_of(stage: Stage, model_folder: str) -> AsyncIterator[Callable[..., Answers]]:
-    """Makes what answers the lines of one job."""
+    """A factory of objects that answer the lines of one job."""
     redis = RedisLink(stage.url, "job")
     client = AsyncClient(stage.url, MODEL, tokenizer=stage.tokenizer)
     job = Job(redis, stage.keys, "job", patience_s=10)
@@ -60,7 +60,7 @@ async def answers_of(stage: Stage, model_folder: str) -> AsyncIterator[Callable[
 
 @pytest.fixture
 def ask(answers_of: Callable[..., Answers]) -> Ask:
-    """Begins to ask the line: its result, and whether that is a failure."""
+    """Starts to answer a line: its result, and whether that is a failure."""
 
     async def answer(answers: Answers, line: JobLine) -> tuple[dict[str, Any], bool]:
         body, failed = await answers.answer(line)
@@ -85,9 +85,9 @@ async def test_an_answer(stage: Stage, ask: Ask) -> None:
     assert (request.priority_class, request.payload.max_tokens) == ("low", 16)
 
 
-async def test_what_a_line_does_not_say_fits_the_context(stage: Stage, ask: Ask) -> None:
+async def test_an_unstated_length_fits_the_context(stage: Stage, ask: Ask) -> None:
     worker = await stage.worker()
-    for context in (MAX_MODEL_LEN, 100):  # as the model's files state, and as a worker tells
+    for context in (MAX_MODEL_LEN, 100):  # as the model's files state, and as a worker reports
         for number, (asked, max_tokens) in enumerate(
             (
                 ({"prompt": [5] * (context - 6)}, None),
@@ -104,7 +104,7 @@ async def test_what_a_line_does_not_say_fits_the_context(stage: Stage, ask: Ask)
         link = await Link.open(stage.url)
         await Presence(link, stage.keys, worker.name).beat({"max_model_len": 100}, ttl_ms=600_000)
         await link.close()
-        await asyncio.sleep(1.1)  # for so long they are remembered
+        await asyncio.sleep(1.1)  # workers' limits are cached for this long
     asked = {"prompt": [5] * 94, "min_tokens": 7}
     result, failed = await ask(line=JobLine(9, json.dumps(asked).encode()))
     assert failed
@@ -113,7 +113,7 @@ async def test_what_a_line_does_not_say_fits_the_context(stage: Stage, ask: Ask)
     assert (worker.requests[-1].id, worker.requests[-1].payload.max_tokens) == ("job.10", 16)
 
 
-async def test_a_reply_that_is_not_kept_any_more_is_asked_for_anew(stage: Stage, ask: Ask) -> None:
+async def test_an_expired_reply_is_requested_again(stage: Stage, ask: Ask) -> None:
     worker = await stage.worker()
     await ask()
     link = await Link.open(stage.url)
@@ -124,10 +124,10 @@ async def test_a_reply_that_is_not_kept_any_more_is_asked_for_anew(stage: Stage,
     assert [request.id for request in worker.requests] == ["job.1", "job.1.1"]
 
 
-async def test_a_request_that_nobody_served_in_time_is_posted_again(
+async def test_a_request_not_served_in_time_is_posted_again(
     stage: Stage, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is neither a worker nor a gateway to end it."""
+    """No worker or gateway exists to end the request."""
     monkeypatch.setattr("orcastream.client.redis_transport._LATE_S", 0.1)
     asking = ask(timeout_s=0.3)
     link = await Link.open(stage.url)
@@ -142,10 +142,10 @@ async def test_a_request_that_nobody_served_in_time_is_posted_again(
     await link.close()
 
 
-async def test_whoever_goes_on_withdraws_the_attempt_that_runs(
+async def test_a_process_that_continues_withdraws_the_running_attempt(
     stage: Stage, ask: Ask, answers_of: Callable[..., Answers]
 ) -> None:
-    """The first two have ended; of the third only the process knew that is gone."""
+    """The first two have ended; only the departed process knew of the third."""
 
     def script(request: GenerationRequest) -> Answer:
         if request.id == "job.1.2":
@@ -179,15 +179,15 @@ async def test_a_line_fails_once_the_time_of_its_job_is_over(
     assert (failed, result["response"], result["error"]["code"], result["custom_id"]) == (True, None, "expired", "a")
 
 
-async def test_what_another_attempt_would_not_mend_is_the_result(stage: Stage, ask: Ask) -> None:
+async def test_an_error_that_a_retry_would_not_fix_is_the_result(stage: Stage, ask: Ask) -> None:
     worker = await stage.worker(Answer([[5]], error=ErrorCode.ENGINE_ERROR))
     result, failed = await ask()
     assert (failed, result["error"]) == (True, {"code": "engine_error", "message": "the script says engine_error"})
     assert len(worker.requests) == 1
 
 
-async def test_what_nobody_foresaw_is_the_result(stage: Stage, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its line alone: the job goes on."""
+async def test_an_unforeseen_error_is_the_result(stage: Stage, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its line only: the job continues."""
 
     def fail(*_: object) -> bytes:
         raise KeyError("unforeseen")
@@ -200,8 +200,8 @@ async def test_what_nobody_foresaw_is_the_result(stage: Stage, ask: Ask, monkeyp
 
 
 @pytest.mark.parametrize("url", [COMPLETION_URL, CHAT_URL])
-async def test_log_probabilities_are_those_that_a_gateway_tells(stage: Stage, ask: Ask, url: str) -> None:
-    """Also of a text that a stop string cut, of bytes that are no character, and of the prompt."""
+async def test_log_probabilities_equal_those_of_a_gateway(stage: Stage, ask: Ask, url: str) -> None:
+    """Including those of a text cut by a stop string, of bytes that form no character, and of the prompt."""
     tokens = stage.tokenizer.encode("Wölfe: 世界. End")
     cut = Answer([tokens, tokens[:2]], text_length=len("Wölfe: 世"), logprobs=True)
     await stage.worker(cut)

@@ -1,4 +1,4 @@
-"""What a line of a bulk job may be, and what is told of one that may not."""
+"""The valid lines of a bulk job, and the errors for invalid ones."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ def test_a_plain_line(prompt: object) -> None:
     assert (chat.parameters, chat.longest) == ({}, None)
 
 
-def test_the_longest_answer_is_that_of_the_line_or_of_the_command() -> None:
+def test_the_maximum_length_comes_from_the_line_or_the_command() -> None:
     said = read({"prompt": "x", "max_tokens": 9}, 50)
     assert (said.parameters, said.longest) == ({"max_tokens": 9}, None)
     assert read({"prompt": "x"}, 50).longest == 50
@@ -76,7 +76,7 @@ def test_the_longest_answer_is_that_of_the_line_or_of_the_command() -> None:
         ({"body": "x"}, "body: got 'x', allowed: a JSON object"),
     ],
 )
-def test_what_is_wrong_is_told_by_name(line: Any, complaint: str) -> None:
+def test_errors_name_the_faulty_field(line: Any, complaint: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read(line)
     assert str(caught.value).startswith(complaint)

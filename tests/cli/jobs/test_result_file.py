@@ -32,7 +32,7 @@ def test_each_result_once_over_many_writers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(len(result(2)) + 1))
-def test_cut_off_behind_every_byte(tmp_path: Path, cut: int) -> None:
+def test_a_file_truncated_after_every_byte(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(result(1) + b"\n" + result(2)[:cut])
     with ResultFile(path, "job") as file:
@@ -58,9 +58,7 @@ def test_a_file_with_anything_else_is_left_alone(tmp_path: Path, line: bytes) ->
 @pytest.mark.parametrize(
     "rest", [b"notes", b'{"prompt": "What is 3 + 4?"}', result(1, "another"), result(1, "job2"), b" "]
 )
-def test_a_last_line_without_its_end_is_taken_away_only_where_it_is_a_result(
-    tmp_path: Path, before: bytes, rest: bytes
-) -> None:
+def test_an_incomplete_last_line_is_removed_only_if_it_is_a_result(tmp_path: Path, before: bytes, rest: bytes) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(before + rest)
     with pytest.raises(UserError, match=f"results of the job job; line {1 + bool(before)} is none"):
@@ -68,14 +66,14 @@ def test_a_last_line_without_its_end_is_taken_away_only_where_it_is_a_result(
     assert path.read_bytes() == before + rest
 
 
-def test_what_is_no_regular_file(tmp_path: Path) -> None:
+def test_a_file_that_is_not_regular(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (Path("/dev/full"), Path("/dev/null"), tmp_path / "pipe"):
         with pytest.raises(UserError, match=r"a file that can be written \(it is not a regular file\)"):
             ResultFile(path, "job")
 
 
-def test_a_disk_without_room_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_sentence(tmp_path: Path) -> None:
     file = ResultFile(tmp_path / "out.jsonl", "job")
     with Path("/dev/full").open("wb", buffering=0) as full:
         os.dup2(full.fileno(), file._file.fileno())

@@ -1,4 +1,4 @@
-"""`orcastream submit` and `orcastream results` with a real worker: what goes in comes out once, whatever is killed."""
+"""`orcastream submit` and `orcastream results` with a real worker: every line has one result, whatever is killed."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def server(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Shell:
-    """The commands on one server, in a directory of the test's own."""
+    """The commands on one server, in the test's own directory."""
 
     def __init__(self, server: RedisServer, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.directory = directory
@@ -50,13 +50,13 @@ class Shell:
         self._capsys = capsys
 
     def run(self, *command: str, code: int = 0) -> tuple[str, str]:
-        """What it prints to standard output and standard error."""
+        """Return what the command prints to standard output and standard error."""
         assert main([*command, *self._flags]) == code
         printed = self._capsys.readouterr()
         return printed.out, printed.err
 
     def write(self, name: str, *lines: object) -> Path:
-        """A file of such lines."""
+        """Write a file of these lines."""
         path = self.directory / name
         path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         return path
@@ -98,7 +98,7 @@ def test_results_are_openais(shell: Shell) -> None:
     assert plain["response"]["body"]["choices"][0]["text"].strip() == "12"
 
 
-def test_the_same_command_again_asks_nothing_again(shell: Shell, server: RedisServer) -> None:
+def test_repeating_the_command_requests_nothing_again(shell: Shell, server: RedisServer) -> None:
     path = shell.write("in.jsonl", *map(chat, SUMS))
     output = shell.directory / "out.jsonl"
     shell.run("submit", str(path), "--output", str(output))
@@ -127,7 +127,7 @@ def test_results_of_another_process(shell: Shell) -> None:
     assert shell.run("results")[0] == ""
 
 
-def test_the_list_goes_on_behind_jobs_that_cannot_be_read(shell: Shell, server: RedisServer) -> None:
+def test_the_list_continues_after_unreadable_jobs(shell: Shell, server: RedisServer) -> None:
     keys = Keys(MODEL)
     order = JobOrder("digest", created_ms=1, deadline_ms=2, kept_until_ms=3).as_text()
     records = {"another": {"order": "{}"}, "damaged": {"order": order, "completed": "many"}, "right": {"order": order}}
@@ -157,7 +157,7 @@ def test_a_line_that_cannot_be_answered_fails_alone(shell: Shell) -> None:
         (({"custom_id": "a", "prompt": "x"},) * 2, "in.jsonl, line 2: custom_id 'a' is already used in line 1"),
     ],
 )
-def test_nothing_is_queued_of_a_file_with_a_mistake(shell: Shell, lines: tuple[object, ...], complaint: str) -> None:
+def test_a_file_with_an_error_queues_nothing(shell: Shell, lines: tuple[object, ...], complaint: str) -> None:
     path = shell.write("in.jsonl", *lines)
     _, err = shell.run("submit", str(path), code=2)
     assert complaint in err
@@ -165,8 +165,8 @@ def test_nothing_is_queued_of_a_file_with_a_mistake(shell: Shell, lines: tuple[o
     assert shell.run("results")[0] == ""
 
 
-def test_a_file_that_changes_while_it_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its job has the id of other lines: nothing of it stays, and those lines get their own answers."""
+def test_a_file_that_changes_while_being_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job has the id of the original lines: no part of it remains, and the original lines get their own answers."""
     path = shell.write("in.jsonl", chat("What is 7 + 5?"), chat("What is 3 + 4?"))
     survey = InputFile.survey
 
@@ -196,7 +196,7 @@ def test_an_output_in_another_order_is_not_in_order(shell: Shell) -> None:
     assert err == "orcastream submit: output: holds results in order of arrival, allowed with --ordered: a new file\n"
 
 
-def test_what_cannot_be_is_one_line(shell: Shell) -> None:
+def test_impossible_requests_are_one_line(shell: Shell) -> None:
     path = shell.write("in.jsonl", chat("What is 7 + 5?"))
     assert "file: got '/no/such', allowed: a file that can be read" in shell.run("submit", "/no/such", code=2)[1]
     assert "allowed: a regular file, because it is read twice" in shell.run("submit", "/dev/null", code=2)[1]
@@ -210,15 +210,15 @@ def test_what_cannot_be_is_one_line(shell: Shell) -> None:
 
 @pytest.fixture
 def ctrl_c_counts() -> Iterator[None]:
-    """Also where a shell has started the tests in the background, which ignores it for all that they start."""
+    """Even if a shell started the tests in the background, which makes all child processes ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("ctrl_c_counts")
-def test_ctrl_c_says_how_to_go_on(own_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
-    """Nobody answers: there is no worker."""
+def test_ctrl_c_says_how_to_continue(own_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+    """No line is answered: there is no worker."""
     server = own_redis()
     (tmp_path / "in.jsonl").write_text(json.dumps(chat("What is 7 + 5?")))
     command = [sys.executable, "-P", "-m", "orcastream.cli.main", "submit", str(tmp_path / "in.jsonl"), "--job", "one"]
@@ -239,7 +239,7 @@ def test_ctrl_c_says_how_to_go_on(own_redis: Callable[..., RedisServer], tmp_pat
 
 
 def test_a_cancelled_job_ends(own_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
-    """What waits in the queue is cancelled, and what was not posted yet is not: there is no worker."""
+    """Queued requests are canceled, and lines not posted yet are not posted: there is no worker."""
     server, number = own_redis(), 5
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(chat("What is 7 + 5?")) + "\n" for _ in range(number)))
     command = [sys.executable, "-P", "-m", "orcastream.cli.main", "submit", str(tmp_path / "in.jsonl"), "--job", "one"]
@@ -267,7 +267,7 @@ def test_a_cancelled_job_ends(own_redis: Callable[..., RedisServer], tmp_path: P
 def test_every_result_once_whatever_is_killed(
     own_redis: Callable[..., RedisServer], tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
-    """Submit itself, a worker, the gateway and Redis, one after the other."""
+    """Kills submit itself, a worker, the gateway and Redis, one after the other."""
     job = BulkJob(own_redis(aof="always"), tmp_path, 250, *flags, "--window", "40")
     try:
         outcome = job.run(rounds=1)

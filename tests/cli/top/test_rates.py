@@ -1,4 +1,4 @@
-"""Rates follow from what a worker said twice, by its own clock; nothing that stands in Redis ends the look."""
+"""Rates are computed from two reports of a worker, by its own clock; no content of Redis stops the display."""
 
 from orcastream.broker.presence import WorkerInfo
 from orcastream.cli.top.rates import RateMeter, Rates
@@ -9,7 +9,7 @@ def worker(clock_s: object, tokens: object, name: str = "w") -> WorkerInfo:
     return WorkerInfo(name, info, 0)
 
 
-def test_two_words_make_a_rate_and_the_same_word_twice_keeps_it() -> None:
+def test_two_reports_make_a_rate_and_a_repeated_report_keeps_it() -> None:
     meter = RateMeter()
     assert meter.look([worker(10, 100)]) == {"w": Rates()}
     assert meter.look([worker(12, 150)]) == {"w": Rates(25, 0, 25)}
@@ -17,7 +17,7 @@ def test_two_words_make_a_rate_and_the_same_word_twice_keeps_it() -> None:
     assert meter.look([worker(13, 150)]) == {"w": Rates(0, 0, 0)}
 
 
-def test_the_dead_have_no_rates_and_junk_has_none() -> None:
+def test_dead_workers_and_junk_have_no_rates() -> None:
     meter = RateMeter()
     assert meter.look([WorkerInfo("gone", {}, 3)]) == {}
     meter.look([worker("soon", 1), worker(1, 1, "other")])

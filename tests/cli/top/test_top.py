@@ -31,7 +31,7 @@ KEYS = Keys("demo")
 
 
 async def _fill(server: RedisServer) -> None:
-    """One request of class high runs, one waits, and one of class low; one worker is there, one is gone."""
+    """Set up a running and a waiting request of class high, and one of class low; one worker lives, one is gone."""
     link = await Link.open(server.url)
     await RequestQueue(link, KEYS).ensure_groups()
     for request_id, priority_class in (("a", "high"), ("b", "high"), ("c", "low")):
@@ -51,7 +51,7 @@ def once(server: RedisServer, capsys: pytest.CaptureFixture[str], *flags: str, m
     return capsys.readouterr().out
 
 
-def test_it_tells_queue_and_workers(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_shows_queue_and_workers(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(_fill(redis_server))
     told: dict[str, Any] = json.loads(once(redis_server, capsys, "--json"))
     assert (told["model"], told["dead_letters"]) == ("demo", 1)
@@ -76,7 +76,7 @@ def test_an_empty_queue_without_workers(redis_server: RedisServer, capsys: pytes
     assert json.loads(once(redis_server, capsys, "--json"))["rates"]["output_tokens"] is None
 
 
-def test_what_cannot_be_is_one_line(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_requests_are_one_line(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     for flags, code, complaint in (
         (["--redis-url", redis_server.url], 2, "standard output is not a terminal; allowed: --once"),
         (["--redis-url", redis_server.url, "--json"], 2, "as_json (--json): allowed: with --once"),
@@ -90,7 +90,7 @@ def test_what_cannot_be_is_one_line(redis_server: RedisServer, capsys: pytest.Ca
 
 @pytest.fixture
 def busy(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
-    """A server with a worker that is answering two requests, and will for long."""
+    """A server with a worker that answers two long requests."""
     worker = WorkerProcess(redis_server.url, tmp_path / "worker.log")
     try:
         worker.wait_serving()
@@ -103,7 +103,7 @@ def busy(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
         worker.kill()
 
 
-def test_rates_are_those_of_the_work(busy: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_match_the_work(busy: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     while True:
         told = json.loads(once(busy, capsys, "--json", model=MODEL))
         [worker] = told["workers"]
@@ -115,7 +115,7 @@ def test_rates_are_those_of_the_work(busy: RedisServer, capsys: pytest.CaptureFi
 
 
 class Tmux:
-    """A session of its own server, which ends with the test."""
+    """A session on its own tmux server, which ends with the test."""
 
     def __init__(self, name: str, command: str) -> None:
         self._name = name
@@ -136,7 +136,7 @@ class Tmux:
         raise AssertionError(f"the screen does not show {parts}:\n{screen}")
 
     def ended(self) -> bool:
-        """Whether its command has ended: the only session goes with it."""
+        """Whether its command has ended, which ends the only session."""
         give_up = time.monotonic() + PATIENCE_S
         while self.run("list-sessions") and time.monotonic() < give_up:
             time.sleep(0.1)
@@ -144,7 +144,7 @@ class Tmux:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_it_is_live_in_a_terminal(own_redis: Any, tmp_path: Path) -> None:
+def test_top_updates_live_in_a_terminal(own_redis: Any, tmp_path: Path) -> None:
     server: RedisServer = own_redis(aof="always")
     asyncio.run(_fill(server))
     flags = f"--redis-url {server.url} --served-model-name demo --interval-s 0.2"

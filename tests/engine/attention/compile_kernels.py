@@ -1,7 +1,7 @@
-"""Compiles the Triton kernels for a GPU that need not be there, and prints what each takes; run as a script.
+"""Compiles the Triton kernels for a GPU that need not be present, and prints their resource usage; run as a script.
 
-`python -m tests.engine.attention.compile_kernels` prints one JSON object per kernel: shared memory and registers, and
-bytes of registers that were spilled.
+`python -m tests.engine.attention.compile_kernels` prints one JSON object per kernel: shared memory, registers, and
+bytes of spilled registers.
 """
 
 import json
@@ -35,7 +35,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 
 
 def compiled(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], **options: int) -> dict[str, int]:
-    """`pointers` are the formats of arguments that are no int32 or float."""
+    """`pointers` are the formats of the arguments that are not int32 or float."""
     floats = ("scale", "cap")
     signature = {
         name: "constexpr" if name in constants else pointers.get(name, "fp32" if name in floats else "i32")
@@ -53,7 +53,7 @@ def compiled(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], *
 
 
 def usage(cubin: bytes) -> dict[str, int]:
-    """Registers per thread and bytes of stack, as cuobjdump tells them."""
+    """Return registers per thread and bytes of stack, as reported by cuobjdump."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -93,7 +93,7 @@ def attention(kernel: Any, tile: Any, size: int, dtype: torch.dtype, cache: torc
 
 
 def kernels(sizes: list[int], dtypes: list[torch.dtype], caches: list[torch.dtype]) -> Iterator[dict[str, Any]]:
-    """What each takes."""
+    """Yield the usage of each kernel."""
     for size in sizes:
         for dtype in dtypes:
             for cache in dict.fromkeys([dtype, *caches]):
@@ -107,7 +107,7 @@ def kernels(sizes: list[int], dtypes: list[torch.dtype], caches: list[torch.dtyp
 
 
 def write(size: int, dtype: torch.dtype, cache: torch.dtype) -> dict[str, int]:
-    """Keys and values into their blocks."""
+    """The kernel that writes keys and values to their blocks."""
     kept, own = "*" + NAMES[cache], "*" + NAMES[dtype]
     pointers = {"key": own, "value": own, "keys": kept, "values": kept, "slots": "*i64"}
     pointers |= dict.fromkeys(("key_scales", "value_scales"), "*bf16" if cache.itemsize == 1 else kept)
@@ -124,7 +124,7 @@ def write(size: int, dtype: torch.dtype, cache: torch.dtype) -> dict[str, int]:
 
 
 def merge(size: int, dtype: torch.dtype) -> dict[str, int]:
-    """Splits, with sinks."""
+    """The kernel that merges splits, with sinks."""
     own = "*" + NAMES[dtype]
     pointers = {"mixed": "*fp32", "sizes": "*fp32", "firsts": "*i64", "sinks": own, "output": own}
     constants = {

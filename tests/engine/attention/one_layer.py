@@ -15,7 +15,7 @@ QUANTIZED = (torch.int8, torch.float8_e4m3fn)
 
 
 class OneLayer:
-    """All keys and values are kept aside for the reference, as rounded as the cache has them."""
+    """One layer whose keys and values are also stored for the reference, rounded as in the cache."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class OneLayer:
         self.dtype, self.tolerance = dtype, tolerance
         num_blocks = 8 * -(-max_model_len // block_size)
         self.layer = backend.allocate(shape, num_blocks, block_size, cache_dtype, self.device)
-        # What nobody wrote must never be read.
+        # Unwritten memory must never be read.
         plain = self.layer.key_scales is None
         for part in (self.layer.keys, self.layer.values) if plain else self.layer.tensors[2:]:
             part.fill_(torch.nan)
@@ -87,12 +87,12 @@ class OneLayer:
         return self.backend.attend(plan, self.layer, query, key, value, self.call)
 
     def random(self, heads: int, tokens: int, size: int) -> torch.Tensor:
-        """`[heads, tokens, size]`, laid out as a model's projections leave it."""
+        """Return `[heads, tokens, size]`, in the layout that a model's projections produce."""
         made = torch.randn(tokens, heads, size, device=self.device).to(self.dtype)
         return made.transpose(0, 1)
 
     def remember(self, name: str, key: torch.Tensor, value: torch.Tensor) -> None:
-        """What the cache holds of them."""
+        """Return the keys and values as the cache holds them."""
         dtype = self.layer.keys.dtype
         if dtype in QUANTIZED:
             key, value = (dequantize(*quantize(part, dtype), torch.float32) for part in (key, value))
@@ -102,7 +102,7 @@ class OneLayer:
         self.values[name] = torch.cat([self.values.get(name, value[:0].double()), value.double()])
 
     def reference(self, name: str, query: torch.Tensor, position: int) -> torch.Tensor:
-        """One query `[heads, size]` at `position`, by the definition, in float64."""
+        """Return the attention of one query `[heads, size]` at `position`, by the definition, in float64."""
         first = 0 if self.window is None else max(0, position - self.window + 1)
         rows = []
         for head in range(self.shape.num_heads):
@@ -118,7 +118,7 @@ class OneLayer:
 
 
 def mixed_iterations(layer: OneLayer) -> None:
-    """Prefills, chunks and decodes of four requests, alone and together."""
+    """Compute prefills, chunks and decodes of four requests, alone and together."""
     layer.iterate({"a": 9})
     layer.iterate({"a": 1, "b": 20})
     layer.iterate({"b": 3, "a": 1, "c": 1})

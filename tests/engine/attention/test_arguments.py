@@ -1,4 +1,4 @@
-"""What architectures hand to attention, and what of it is refused."""
+"""The arguments that architectures pass to attention, and which of them are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ MakeModel = Callable[..., PreTrainedModel]
 
 
 class Layer(nn.Module):
-    """Attends."""
+    """A module that attends."""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_found_by_the_probe(family: str, changes: dict[str, Any], reason: str, m
 
 
 def test_a_layer_that_keeps_one_more_key_for_every_128_tokens(make_model: MakeModel) -> None:
-    """Two tokens do not show it; where requests are short, a crowd of them meets it all the same."""
+    """Two tokens do not reveal it; with short requests, a large number of them does."""
     model = make_model("deepseek_v4", head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
     ModelRunner(model, TorchBackend())
     with pytest.raises(UnsupportedModel, match="1032 keys and 1032 values for 1024 tokens"):
@@ -92,7 +92,7 @@ def test_a_layer_that_keeps_one_more_key_for_every_128_tokens(make_model: MakeMo
         check_model(model, TorchBackend(), 256)
 
 
-def test_a_model_of_an_engine_says_whom_it_belongs_to(make_model: MakeModel) -> None:
+def test_a_model_of_an_engine_names_its_owner(make_model: MakeModel) -> None:
     model = make_model()
     OrcaEngine(EngineConfig("tiny", kv_cache_memory=1 << 20), model)
     with pytest.raises(RuntimeError, match=r"LlamaAttention is part of an engine.*set_attn_implementation"):

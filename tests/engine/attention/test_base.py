@@ -16,7 +16,7 @@ class Better(TorchBackend):
         return None if device.type == "cpu" else "it was compiled for CPUs"
 
 
-def test_auto_takes_the_best_that_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_selects_the_best_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "BACKENDS", {"torch": TorchBackend, "better": Better})
     assert type(choose_backend("auto", torch.device("cpu"), torch.float32)) is Better
     assert type(choose_backend("auto", torch.device("meta"), torch.float32)) is TorchBackend

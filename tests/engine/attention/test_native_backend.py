@@ -81,7 +81,7 @@ def test_queries_in_bfloat16(shape: LayerShape, cache_dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.usefixtures("two_threads")
 def test_long_contexts_are_split(dtype: torch.dtype, window: int | None, block_size: int) -> None:
-    """A token at the border of two parts, which need not be that of a tile, counts once."""
+    """A token at the border of two parts, which need not be a tile border, counts once."""
     tolerance = 1e-5 if dtype is torch.float32 else 0.02
     layer = one_layer(
         LayerShape(4, 1, 32, 32), window=window, dtype=dtype, cache_dtype=dtype, tolerance=tolerance,
@@ -95,7 +95,7 @@ def test_long_contexts_are_split(dtype: torch.dtype, window: int | None, block_s
 @pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, *QUANTIZED], ids=str)
 def test_prompts_of_many_query_vectors(cache_dtype: torch.dtype, window: int | None) -> None:
-    """More than are computed together, some of which see little of what others see."""
+    """More query vectors than are computed together; some see only a small part of what others see."""
     layer = one_layer(
         LayerShape(10, 2, 32, 48), window=window, block_size=16, dtype=torch.bfloat16, cache_dtype=cache_dtype,
         tolerance=0.03, max_model_len=512,
@@ -129,7 +129,7 @@ def test_several_key_heads_of_a_decode_are_computed_together(
 
 
 def test_a_poisoned_request_stays_alone() -> None:
-    """What is not a number reaches those who see it, and nobody else."""
+    """NaN affects only the queries that see it."""
     layer = one_layer(block_size=4)
     layer.iterate({"a": 7, "b": 6})
     layer.random = lambda heads, tokens, size: torch.stack(  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ FORMATS = [(torch.int8, 0.5 / 127), (torch.float8_e4m3fn, 1 / 16)]
 
 
 @pytest.mark.parametrize(("dtype", "error"), FORMATS, ids=str)
-def test_the_error_is_bound_by_the_largest_of_the_head(dtype: torch.dtype, error: float) -> None:
+def test_the_error_is_bounded_by_the_heads_maximum(dtype: torch.dtype, error: float) -> None:
     torch.manual_seed(0)
     vectors = torch.randn(3, 50, 64) * torch.logspace(-6, 6, 50).unsqueeze(-1)
     numbers, scales = quantize(vectors, dtype)
@@ -22,7 +22,7 @@ def test_the_error_is_bound_by_the_largest_of_the_head(dtype: torch.dtype, error
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
-def test_zeros_stay_zeros_and_what_is_not_a_number_stays_so(dtype: torch.dtype) -> None:
+def test_zeros_stay_zeros_and_nan_stays_nan(dtype: torch.dtype) -> None:
     assert dequantize(*quantize(torch.zeros(2, 4), dtype), torch.float32).tolist() == [[0.0] * 4] * 2
     assert dequantize(*quantize(torch.full((1, 4), torch.nan), dtype), torch.float32).isnan().all()
 

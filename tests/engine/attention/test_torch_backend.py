@@ -16,7 +16,7 @@ SHAPE = LayerShape(num_heads=6, num_kv_heads=2, key_size=8, value_size=5)
 
 
 class FromTheHost(TorchDispatchMode):
-    """Fails where a tensor is made from what is on the host, or changes its device."""
+    """Fails if a tensor is created from host data or changes its device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__name__
@@ -65,10 +65,10 @@ def test_mixed_iterations_copy_nothing_from_the_host(options: dict[str, Any], de
 
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("cache_dtype", [*QUANTIZED, torch.bfloat16], ids=str)
-def test_every_span_sees_what_the_cache_holds(
+def test_every_span_sees_the_values_in_the_cache(
     cache_dtype: torch.dtype, window: int | None, device: torch.device
 ) -> None:
-    """A prompt computed at once sees its own keys as rounded as a later step will."""
+    """A prompt computed at once sees its own keys with the rounding that a later step will see."""
     torch.manual_seed(0)
     mixed_iterations(Layer(device, AttentionCall(0.3), window, cache_dtype))
 

@@ -1,4 +1,4 @@
-"""Which decode spans are computed together."""
+"""How decode spans are grouped for computation."""
 
 import pytest
 

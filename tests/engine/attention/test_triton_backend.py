@@ -66,7 +66,7 @@ def test_mixed_iterations(shape: LayerShape, options: dict[str, Any], triton_dev
     ids=str,
 )
 def test_formats(dtype: torch.dtype, cache_dtype: torch.dtype, triton_device: torch.device) -> None:
-    """The same numbers are kept as by the reference, and read back."""
+    """The cache stores the same numbers as the reference's, and they are read back."""
     torch.manual_seed(0)
     pair = Pair(triton_device, GROUPED, AttentionCall(0.4), dtype, cache_dtype)
     for layer in pair.layers:
@@ -110,13 +110,13 @@ def test_splits_cover_each_context_once() -> None:
             assert lengths.max() <= max(256, lengths.sum() / 16) + 64
 
 
-def test_the_interpreter_is_asked_for_by_name_alone(triton_device: torch.device) -> None:
+def test_the_interpreter_is_used_only_if_requested_by_name(triton_device: torch.device) -> None:
     expected = "triton" if triton_device.type == "cuda" else "torch"
     assert choose_backend("auto", triton_device, torch.float16).name == expected
     assert isinstance(choose_backend("triton", triton_device, torch.float16), TritonBackend)
 
 
-def test_without_gpu_and_interpreter_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gpu_and_interpreter_the_backend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="triton cannot run here: it needs a GPU"):
@@ -138,7 +138,7 @@ def test_kernels_compile_for_hopper() -> None:
 
 
 def test_offsets_beyond_two_to_the_31(triton_device: torch.device) -> None:
-    """Large cards have caches of more numbers per head than 32 bits count. The pages in between are never touched."""
+    """Large GPUs have caches with more numbers per head than 32 bits index. The pages in between are never touched."""
     shape, far = LayerShape(2, 1, 128, 8), 2**31 // (BLOCK_SIZE * 128)
     batches = []
     for first in (0, far):
@@ -157,7 +157,7 @@ def test_offsets_beyond_two_to_the_31(triton_device: torch.device) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there it starts")
-def test_where_triton_does_not_start_a_gpu_gets_the_reference() -> None:
+def test_if_triton_does_not_start_a_gpu_uses_the_reference() -> None:
     """As in an image without a C compiler: Triton compiles a module for the driver before the first kernel."""
     device = torch.device("cuda")
     reason = TritonBackend.unavailable(device)

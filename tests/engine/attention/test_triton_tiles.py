@@ -1,4 +1,4 @@
-"""Tiles hold what they must, and fit where there is less memory than on the card they were made for."""
+"""Tiles are large enough, and fit into less memory than that of the GPU they were designed for."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_every_head_has_a_row_and_every_number_a_column(
         assert tile.value_columns >= value_size
         powers = (tile.rows, tile.columns, tile.key_columns, tile.value_columns, tile.warps)
         assert all(number & (number - 1) == 0 for number in powers)
-        assert min(powers[:4]) >= 16  # what matrix units take
+        assert min(powers[:4]) >= 16  # the minimum for matrix units
 
 
 @pytest.mark.parametrize("kilobytes", [227, 163, 99, 64])

@@ -15,7 +15,7 @@ NUM_BLOCKS = 100
 
 
 class Pair:
-    """Two caches of one layer, each with its backend; what nobody wrote is not a number."""
+    """Two caches of one layer, each with its backend; unwritten memory is NaN."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Pair:
         self.lengths: dict[str, int] = {}
 
     def batch(self, lengths: Mapping[str, int]) -> FlatBatch:
-        """A span of so many tokens for each name."""
+        """Return a batch with one span of the given number of tokens per name."""
         spans = []
         for name, length in lengths.items():
             if name not in self.sequences:
@@ -60,11 +60,11 @@ class Pair:
         return FlatBatch.build(spans, self.cache, self.device)
 
     def vectors(self, heads: int, tokens: int, size: int) -> torch.Tensor:
-        """As transformers lays them out: token after token, heads within."""
+        """Return random vectors in the layout of transformers: token after token, heads within."""
         return torch.randn(tokens, heads, size, device=self.device).to(self.dtype).transpose(0, 1)
 
     def iterate(self, lengths: Mapping[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both outputs of one iteration, as float32."""
+        """Return both outputs of one iteration, as float32."""
         batch = self.batch(lengths)
         tokens, shape = int(batch.offsets[-1]), self.shape
         query = self.vectors(shape.num_heads, tokens, shape.key_size)

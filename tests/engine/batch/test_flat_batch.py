@@ -24,7 +24,7 @@ def room(cache: KVCache, *stops: int) -> list[Sequence]:
     return [cache.sequence_of(stop) for stop in stops]
 
 
-def test_single_tokens_first_by_falling_context(device: torch.device) -> None:
+def test_single_tokens_come_first_by_descending_context(device: torch.device) -> None:
     cache = make_cache(None)
     a, b, c, d = room(cache, 5, 2, 2, 6)  # blocks 0 1, 2, 3, 4 5
     spans = [
@@ -51,7 +51,7 @@ def test_single_tokens_first_by_falling_context(device: torch.device) -> None:
     assert batch.device.type == device.type
 
 
-def test_each_group_has_tables_of_its_own(device: torch.device) -> None:
+def test_each_group_has_its_own_tables(device: torch.device) -> None:
     cache = make_cache(None, 5)
     (sequence,) = room(cache, 12)
     assert cache.grow(sequence, 12, 13)

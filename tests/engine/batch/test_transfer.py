@@ -1,4 +1,4 @@
-"""Arrays of any shape travel as one."""
+"""Arrays of any shape are transferred as one."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ import torch
 from orcastream.engine.batch.transfer import packed, unpacked
 
 
-def test_what_was_packed_comes_out_in_its_shape(device: torch.device) -> None:
+def test_packed_arrays_are_unpacked_in_their_shapes(device: torch.device) -> None:
     arrays = [np.arange(3), np.arange(6, dtype=np.int32).reshape(2, 3), np.zeros((0, 4), dtype=np.int64)]
     flat = packed(arrays, device)
     assert flat.dtype is torch.int64

@@ -1,4 +1,4 @@
-"""Operators that make tensors on the device without an input tensor, such as torch.empty and torch.arange.
+"""Operators that create tensors on the device without an input tensor, such as torch.empty and torch.arange.
 
 Without a CudaTensor among the arguments, torch does not call `CudaTensor.__torch_dispatch__`; it calls the operator
 that is registered for CUDA.

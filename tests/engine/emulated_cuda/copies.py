@@ -22,7 +22,7 @@ def to_copy(
     """Return a new tensor with the numbers of `source`, a CudaTensor, on `device`, by default the emulated one.
 
     A non-blocking copy to the host returns page-locked memory that the device fills later. Copies from the host do not
-    come here: torch itself calls `empty_strided` and `copy_`. Raises the errors of `copy`.
+    take this path: torch itself calls `empty_strided` and `copy_`. Raises the errors of `copy`.
     """
     device = device or DEVICE
     dtype = dtype or source.dtype

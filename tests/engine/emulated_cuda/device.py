@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).parent
 
 @dataclass
 class EmulatedCuda:
-    """The device. `emulated_cuda` makes one and puts it in the place of torch.cuda.
+    """The device. `emulated_cuda` creates one and replaces torch.cuda with it.
 
     `waited` has an entry for each time that the host waits for the device: the reason and the caller, as
     `file.py:line`. `total_memory`, `allocated` and `peak` are bytes. `capturing` is the graph that records the work, if
@@ -57,7 +57,7 @@ class EmulatedCuda:
         (self.current_stream() if self.capturing is None else self.capturing).add(work)
 
     def waits(self, reason: str) -> None:
-        """Note in `waited` that the host waits for the device; the caller then runs the work.
+        """Record in `waited` that the host waits for the device; the caller then runs the work.
 
         During a capture, raises torch.AcceleratorError and spoils the capture.
         """
@@ -77,7 +77,7 @@ class EmulatedCuda:
             stream.run()
 
     def allocate(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> CudaTensor:
-        """Return a tensor of this shape, with `stride` in items, in new memory that nobody has written.
+        """Return a tensor of this shape, with `stride` in items, in new, unwritten memory.
 
         Raises torch.OutOfMemoryError if more than `total_memory` bytes would be in use.
         """
@@ -101,7 +101,7 @@ class EmulatedCuda:
         self.allocated -= num_bytes
 
     def allocate_pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return a contiguous host tensor of this shape in new page-locked memory that nobody has written."""
+        """Return a contiguous host tensor of this shape in new, unwritten page-locked memory."""
         address = 0
         flat = unwritten(int(np.prod(shape)) * dtype.itemsize, dtype, lambda: self.pinned.discard(address))
         address = flat.untyped_storage().data_ptr()

@@ -1,4 +1,4 @@
-"""Memory that nobody has written yet: it contains values that make a wrong result obvious."""
+"""Unwritten memory: it contains values that make a wrong result obvious."""
 
 import weakref
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def unwritten(num_bytes: int, dtype: torch.dtype, freed: Callable[[], object]) -
     """Return new host memory of `num_bytes` bytes as a flat tensor `[num_bytes / dtype.itemsize]`.
 
     Floating-point numbers are NaN; integers are too large for an index. `freed` is called when the last tensor that
-    shares the memory is gone. Raises RuntimeError if `num_bytes` is no multiple of the item size.
+    shares the memory is gone. Raises RuntimeError if `num_bytes` is not a multiple of the item size.
     """
     buffer = np.empty(num_bytes, np.uint8).view(_Buffer)
     weakref.finalize(buffer, freed).atexit = False

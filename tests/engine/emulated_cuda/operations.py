@@ -37,7 +37,7 @@ _TAKE_SCALARS = {
 def dispatch(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Perform `func`, an operator of torch.ops with at least one CudaTensor among its arguments.
 
-    Returns its result, which the device computes later unless the host has to wait. Raises RuntimeError if the tensors
+    Returns its result, which the device computes later unless the host must wait. Raises RuntimeError if the tensors
     are on two devices, torch.OutOfMemoryError, and torch.AcceleratorError if the host would wait during a capture.
     """
     name = func.overloadpacket.__name__

@@ -1,4 +1,4 @@
-"""Patches that put the emulated device in the place of torch.cuda."""
+"""Patches that replace torch.cuda with the emulated device."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ _PROCESSORS = 4
 def emulated_cuda(folder: Path, total_memory: int = 2**30) -> Iterator[EmulatedCuda]:
     """Give torch one CUDA device, which has `total_memory` bytes, inside the block.
 
-    At the end of the block, the device runs all work that is left. `folder` receives a small C++ library, compiled once
+    At the end of the block, the device runs all remaining work. `folder` receives a small C++ library, compiled once
     per process. Raises FileNotFoundError if there is no C++ compiler, subprocess.CalledProcessError if it fails.
     """
     load_guard(folder)
@@ -100,7 +100,7 @@ def _empty_or_pinned(empty: Callable[..., torch.Tensor], emulated: EmulatedCuda)
 
 
 class _Generator(torch._C.Generator):
-    """A random number generator of the host, whatever the device: the host computes the device's numbers."""
+    """Return a random number generator on the host for any device: the host computes the device's numbers."""
 
     def __new__(cls, device: object = "cpu") -> "_Generator":
         return super().__new__(cls, "cpu")  # type: ignore[call-arg]

@@ -42,7 +42,7 @@ def fill(results: Any, found: Any) -> None:
 
 
 def _compute_late(results: Any, func: Any, args: Any, kwargs: Any) -> None:
-    if func is aten.histc.default:  # on a CPU, histc takes no integers
+    if func is aten.histc.default:  # on a CPU, histc does not accept integers
         args = (args[0].float(), *args[1:])
     fill(results, func(*args, **kwargs))
 

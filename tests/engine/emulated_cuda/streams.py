@@ -11,7 +11,7 @@ from tests.engine.emulated_cuda import registry
 
 
 class Stream:
-    """A queue of work that runs in order, and only as far as somebody waits for it.
+    """A queue of work that runs in order, and only as far as a caller waits for it.
 
     The work items have numbers: 1 for the first, 2 for the second. The arguments `device` and `priority` exist because
     torch.cuda.Stream has them; both are ignored.
@@ -34,7 +34,7 @@ class Stream:
             return self._issued
 
     def run(self, until: int | None = None) -> None:
-        """Run all work up to and including number `until`; by default, all that was added before the call."""
+        """Run all work up to and including number `until`; by default, all work added before the call."""
         with self._lock, torch.inference_mode():
             last = self._issued if until is None else until
             while self._done < last:

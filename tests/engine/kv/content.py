@@ -1,4 +1,4 @@
-"""A cache whose slots hold what a token's keys follow from, so that every read can be checked."""
+"""A cache whose slots hold the inputs that determine a token's keys, so that every read can be checked."""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ MAX_MODEL_LEN = 24
 
 @dataclass(eq=False)
 class Live:
-    """A sequence of the model: its tokens, and what its slots have to hold."""
+    """A sequence of the model: its tokens, and the content that its slots must hold."""
 
     tenant: str
     chain: ContentChain
@@ -39,12 +39,12 @@ class Live:
 
 
 def content(tenant: str, before: int, token: int) -> int:
-    """What the keys of a token follow from: everything in front of it."""
+    """Return the content that determines the keys of a token: everything before it."""
     return hash((tenant, before, token))
 
 
 class ContentCache:
-    """A KVCache over real tensors: content in the keys, and who wrote it in the values."""
+    """A KVCache over real tensors: content in the keys, and the writer in the values."""
 
     def __init__(self, windows: tuple[int | None, ...], num_blocks: tuple[int, ...], host: tuple[int, ...]) -> None:
         def layer(blocks: int) -> LayerCache:
@@ -73,7 +73,7 @@ class ContentCache:
                 layer.values.view(-1)[slot] = live.writer
 
     def count_copies(self) -> list[tuple[int, int]]:
-        """Grows by source and target of each block that is copied on the device from here on."""
+        """Return a list that grows by source and target of each block copied on the device from here on."""
         copied: list[tuple[int, int]] = []
         for group in self.cache.groups:
             assert group.store is not None
@@ -82,13 +82,13 @@ class ContentCache:
         return copied
 
     def check(self, live: Live) -> None:
-        """The next query sees its own tokens, in every group."""
+        """Check that the next query sees its own tokens, in every group."""
         for group, layer in zip(self.cache.groups, self.layers, strict=True):
             first = 0 if group.window is None else max(0, live.computed - group.window + 1)
             assert self._read(group.tables.array[live.open.row], layer.keys, first, live) == live.contents[first:]
 
     def writers(self, live: Live) -> set[int]:
-        """Who wrote what its next query sees."""
+        """Return the writers of the tokens that its next query sees."""
         return {
             writer
             for group, layer in zip(self.cache.groups, self.layers, strict=True)

@@ -20,7 +20,7 @@ def cells(picture: BlockMap) -> list[int]:
     return list(chain.from_iterable(map(repeat, codes, counts)))
 
 
-def test_a_picture_tells_who_holds_what_what_is_shared_and_what_is_kept() -> None:
+def test_a_picture_shows_holders_shared_and_cached_blocks() -> None:
     kv = cache(8)
     tokens = list(range(10))
     first, _ = kv.open(ContentChain("t", ""), len(tokens))
@@ -38,7 +38,7 @@ def test_a_picture_tells_who_holds_what_what_is_shared_and_what_is_kept() -> Non
     assert cells(BlockMap.of(group, [])) == [1, 1, 0, 0, 0, 0, 0, 0]
 
 
-def test_of_a_large_pool_every_nth_block_is_shown() -> None:
+def test_a_large_pool_shows_every_nth_block() -> None:
     kv = cache(2 * MOST_CELLS + 1)
     sequence, _ = kv.open(ContentChain("t", ""), 5 * SIZE)
     assert kv.grow(sequence, 0, 5 * SIZE)

@@ -30,7 +30,7 @@ def test_a_shared_block_is_free_after_its_last_release() -> None:
     assert pool.num_used == 0
 
 
-def test_evicted_least_recently_used_first_and_told_in_one_call() -> None:
+def test_evicted_least_recently_used_first_and_reported_in_one_call() -> None:
     told: list[tuple[list[int], list[bytes]]] = []
     pool = BlockPool(3, lambda blocks, names: told.append((blocks, names)))
     a, b, c = pool.take(3)
@@ -38,7 +38,7 @@ def test_evicted_least_recently_used_first_and_told_in_one_call() -> None:
         pool.name(block, name)
     for block in (b, a, c):
         pool.drop(block)
-    pool.hold(b)  # used again: the youngest from now on
+    pool.hold(b)  # used again: the most recent one from here on
     pool.drop(b)
     assert pool.take(2) == [a, c]
     assert told == [([a, c], [b"a", b"c"])]
@@ -71,7 +71,7 @@ def test_misuse_is_found() -> None:
 
 
 class BlockMachine(RuleBasedStateMachine):
-    """Against a plain list of who holds what, and of free named blocks in the order in which they were left."""
+    """The pool against plain lists of holders and of free named blocks, in the order of their release."""
 
     def __init__(self) -> None:
         super().__init__()

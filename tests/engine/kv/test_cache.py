@@ -21,7 +21,7 @@ SHAPES: list[tuple[tuple[int | None, ...], tuple[int, ...], tuple[int, ...]]] = 
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Sequences of tenants `a` and `b` over two tokens, so that prefixes are shared all the time."""
+    """Sequences of tenants `a` and `b` over two token values, so that they often share prefixes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from("ab"), tokens=TOKENS, chunk=st.integers(1, LONGEST_SPAN))
     def open_and_compute(self, tenant: str, tokens: list[int], chunk: int) -> None:
         live = self.begin(tenant, tokens)
-        if live is not None:  # what `fits` promised is there
+        if live is not None:  # what `fits` promised is available
             live.tokens.append(0)
             while live.computed < len(live.tokens):
                 assert self.advance(live, min(chunk, len(live.tokens) - live.computed))

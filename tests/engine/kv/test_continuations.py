@@ -1,4 +1,4 @@
-"""A match that ends inside a block: the block is copied, and only what differs is computed."""
+"""A match that ends inside a block: the block is copied, and only the difference is computed."""
 
 import random
 
@@ -11,7 +11,7 @@ from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, request, run, tokens
 
 
-def test_the_longest_common_beginning_wins() -> None:
+def test_the_longest_common_prefix_wins() -> None:
     edges = Continuations(10)
     edges.add(b"p", b"a", (1, 2, 3, 4))
     edges.add(b"p", b"b", (1, 2, 9, 9))
@@ -26,7 +26,7 @@ def test_the_longest_common_beginning_wins() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(b"pqr"), st.integers(0, 20)), max_size=60))
-def test_the_oldest_edges_go_first(additions: list[tuple[int, int]]) -> None:
+def test_the_oldest_edges_are_dropped_first(additions: list[tuple[int, int]]) -> None:
     edges, newest = Continuations(5), dict[bytes, bytes]()
     for parent, number in additions:
         key = bytes([parent, number])
@@ -43,7 +43,7 @@ def test_the_oldest_edges_go_first(additions: list[tuple[int, int]]) -> None:
 PREFIX = tuple(random.Random(1).randrange(96) for _ in range(38))
 
 
-def test_a_prompt_that_differs_inside_a_block_computes_only_what_differs(make_engine: MakeEngine) -> None:
+def test_a_prompt_that_differs_inside_a_block_computes_only_the_difference(make_engine: MakeEngine) -> None:
     first, second = (*PREFIX, *range(20)), (*PREFIX, *range(40, 55))
     expected = [tokens(run(make_engine(), request("a", prompt))["a"]) for prompt in (first, second)]
     engine = make_engine(block_size=16, num_blocks=32)
@@ -55,7 +55,7 @@ def test_a_prompt_that_differs_inside_a_block_computes_only_what_differs(make_en
     assert engine.stats().prompt_tokens - computed == len(second) - len(PREFIX) + 1
 
 
-def test_an_answer_that_ended_inside_a_block_is_gone_on_with(make_engine: MakeEngine) -> None:
+def test_an_answer_that_ended_inside_a_block_is_continued(make_engine: MakeEngine) -> None:
     engine = make_engine(block_size=16, num_blocks=32)
     answer = tokens(run(engine, request("a", PREFIX[:21], max_tokens=9))["a"])
     following = (*PREFIX[:21], *(token for token in answer if token is not None), 5, 6)

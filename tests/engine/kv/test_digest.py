@@ -1,4 +1,4 @@
-"""Names of contents."""
+"""Names (digests) of block contents."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +12,12 @@ def digests(tokens: list[int], tenant: str = "", salt: str = "", adapter: bytes 
     return chain.digests
 
 
-def test_full_blocks_alone_have_a_name() -> None:
+def test_only_full_blocks_have_a_name() -> None:
     assert len(digests(list(range(11)))) == 2
     assert all(len(digest) == 32 for digest in digests(list(range(11))))
 
 
-def test_a_name_follows_from_all_tokens_before() -> None:
+def test_a_name_depends_on_all_tokens_before() -> None:
     one, two = digests([1, 2, 3, 4, 5, 6, 7, 8]), digests([9, 2, 3, 4, 5, 6, 7, 8])
     assert not set(one) & set(two)
     assert digests([1, 2, 3, 4, 0, 0, 0, 0])[0] == one[0]
@@ -41,7 +41,7 @@ def test_tenants_salts_and_adapters_never_share(own: tuple[str, str, bytes], oth
     assert (digests([1, 2, 3, 4], *own) == digests([1, 2, 3, 4], *other)) == (own == other)
 
 
-def test_a_copy_grows_by_itself_and_a_cut_chain_takes_other_tokens() -> None:
+def test_a_copy_grows_independently_and_a_truncated_chain_takes_other_tokens() -> None:
     chain = ContentChain("", "")
     chain.extend(list(range(12)), 12, 4)
     twin = chain.copy(2)

@@ -68,7 +68,7 @@ def test_a_hit_on_a_block_that_the_same_batch_has_not_computed_yet(
     events = {each.id: engine_events for each, engine_events in ((first, []), (second, []), (third, []))}
     for event in engine.step():
         events[event.request_id].append(event.token)
-    assert engine.num_running == 1  # the others wait for what it computes
+    assert engine.num_running == 1  # the others wait for its result
     while engine.has_work:
         for event in engine.step():
             events[event.request_id].append(event.token)
@@ -123,7 +123,7 @@ def test_in_fewer_bits_tokens_depend_on_neither_chunks_nor_preemption_nor_hits(
 
 
 def long_run(engine: OrcaEngine, prompts: list[tuple[int, ...]], expected: list[list[int]]) -> list[Request]:
-    """All prompts, one more every other step; every token as expected."""
+    """Run all prompts, one more every other step; check that every token is as expected."""
     each = [
         Request(str(index), prompt, SamplingParams(temperature=0, max_tokens=len(expected[index])))
         for index, prompt in enumerate(prompts)

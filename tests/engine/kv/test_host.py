@@ -9,7 +9,7 @@ from orcastream.engine.errors import IntegrityError
 from orcastream.engine.kv.host import HostSlots
 
 
-def test_nothing_is_kept_where_all_is_pinned() -> None:
+def test_nothing_is_cached_if_all_slots_are_pinned() -> None:
     host = HostSlots(1)
     slot = host.pin()
     assert host.keep(b"a") is None
@@ -17,11 +17,11 @@ def test_nothing_is_kept_where_all_is_pinned() -> None:
     assert host.keep(b"a") == slot
 
 
-def test_a_pin_overwrites_what_was_used_least_recently() -> None:
+def test_a_pin_overwrites_the_least_recently_used() -> None:
     host = HostSlots(2)
     host.keep(b"a")
     host.keep(b"b")
-    assert host.keep(b"a") is None  # here already, and used again
+    assert host.keep(b"a") is None  # already cached, and used again
     host.pin()
     assert host.find(b"b") is None
     assert host.find(b"a") is not None
@@ -38,7 +38,7 @@ def test_misuse_is_found() -> None:
 
 
 class HostMachine(RuleBasedStateMachine):
-    """Against a dictionary in the order of use."""
+    """The host slots against a dictionary in order of use."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Available memory, read from files as the kernel writes them."""
+"""Available memory, read from files in the kernel's format."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ V1_GROUPS = "12:cpu,cpuacct:/a/b\n7:memory:/a/b\n1:name=systemd:/a/b\n0::/a/b\n"
 V1_NO_LIMIT = 9223372036854771712
 
 
-def test_without_cgroups_it_is_what_the_kernel_calls_available(tmp_path: Path) -> None:
+def test_without_cgroups_it_is_the_kernels_available_memory(tmp_path: Path) -> None:
     assert available_host_memory(write(tmp_path, {})) == 8 * GIB
 
 
@@ -56,13 +56,13 @@ def test_without_cgroups_it_is_what_the_kernel_calls_available(tmp_path: Path) -
     ("groups", "available"),
     [
         (v2("a/b", str(4 * GIB), 1 * GIB), 3 * GIB),
-        (v2("a/b", str(4 * GIB), 3 * GIB, inactive_file=2 * GIB), 3 * GIB),  # cache of files goes when it must
+        (v2("a/b", str(4 * GIB), 3 * GIB, inactive_file=2 * GIB), 3 * GIB),  # file cache is reclaimable
         (v2("a/b", "max", 1 * GIB), 8 * GIB),
-        (v2("a/b", str(64 * GIB), 1 * GIB), 8 * GIB),  # a limit above what the machine has
-        (v2("a/b", str(4 * GIB), 1 * GIB) | v2("a", str(3 * GIB), 2 * GIB), 1 * GIB),  # the outer is tighter
-        (v2("a/b", str(2 * GIB), 1 * GIB) | v2("a", str(9 * GIB), 2 * GIB), 1 * GIB),  # the inner is
+        (v2("a/b", str(64 * GIB), 1 * GIB), 8 * GIB),  # a limit above the machine's memory
+        (v2("a/b", str(4 * GIB), 1 * GIB) | v2("a", str(3 * GIB), 2 * GIB), 1 * GIB),  # the outer limit is tighter
+        (v2("a/b", str(2 * GIB), 1 * GIB) | v2("a", str(9 * GIB), 2 * GIB), 1 * GIB),  # the inner limit is tighter
         (v2("a/b", "max", 1 * GIB) | v2("a", str(6 * GIB), 1 * GIB), 5 * GIB),
-        (v2("a/b", str(1 * GIB), 2 * GIB), 0),  # lowered below what is used
+        (v2("a/b", str(1 * GIB), 2 * GIB), 0),  # a limit lowered below the usage
         (v2("", str(2 * GIB), 1 * GIB), 1 * GIB),  # a mount that begins at the container's own group
     ],
 )
@@ -89,21 +89,21 @@ def test_a_group_of_another_controller_does_not_count(tmp_path: Path) -> None:
     assert available_host_memory(write(tmp_path, files)) == 8 * GIB
 
 
-def test_a_system_that_tells_nothing(tmp_path: Path) -> None:
+def test_a_system_without_memory_information(tmp_path: Path) -> None:
     assert available_host_memory(tmp_path) is None
 
 
-def test_damaged_files_tell_nothing(tmp_path: Path) -> None:
+def test_damaged_files_are_ignored(tmp_path: Path) -> None:
     files = {"proc/meminfo": "MemAvailable: lots\n", "proc/self/cgroup": "\nx\n0::/a\n", **v2("a", "-3", 0)}
     assert available_host_memory(write(tmp_path, files)) is None
 
 
-def test_this_machine_tells() -> None:
+def test_this_machine_reports_its_memory() -> None:
     available = available_host_memory()
     assert available is None or available > 0
 
 
-def test_caches_that_the_machine_has_no_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_larger_than_the_machines_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "available_host_memory", lambda: 4 * GIB)
     size.refuse_more_than_there_is(3 * GIB, 1 * GIB, None)
     with pytest.raises(ValueError, match=rf"^kv_cache_memory: got {5 * GIB} bytes, allowed: at most {4 * GIB}, "):
@@ -114,7 +114,7 @@ def test_caches_that_the_machine_has_no_memory_for_are_refused(monkeypatch: pyte
     size.refuse_more_than_there_is(5 * GIB, 5 * GIB, None)
 
 
-def test_a_cache_on_a_device_has_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_on_a_device_is_limited_by_the_devices_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "available_host_memory", lambda: 4 * GIB)
     size.refuse_more_than_there_is(6 * GIB, 4 * GIB, 6 * GIB)
     with pytest.raises(ValueError, match=rf"^kv_cache_memory: got {7 * GIB} bytes, allowed: at most {6 * GIB}, what t"):

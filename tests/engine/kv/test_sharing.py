@@ -1,4 +1,4 @@
-"""Who may write where once blocks are shared, and what may be reused after it."""
+"""Which sequence may write where once blocks are shared, and what may be reused afterwards."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def world(windows: tuple[int | None, ...] = (None,), blocks: int = 12, host: int
 
 
 def begin(world: ContentCache, tokens: list[int], tenant: str = "a", *, inside: bool = False) -> Live:
-    """Open it; nothing is computed yet but what is cached."""
+    """Open a sequence; only its cached tokens are computed so far."""
     chain = ContentChain(tenant, "")
     chain.extend(tokens, len(tokens), BLOCK_SIZE)
     kv, cached = world.cache.open(chain, len(tokens), tokens if inside else ())
@@ -30,7 +30,7 @@ def expected(tokens: list[int], tenant: str = "a") -> list[int]:
 
 
 def compute(world: ContentCache, live: Live, *, named: bool = True) -> Live:
-    """All known tokens of it."""
+    """Compute all its known tokens."""
     count = len(live.tokens) - live.computed
     if len(live.tokens) > live.open.capacity:
         assert world.cache.grow(live.open, live.computed, len(live.tokens))
@@ -56,7 +56,7 @@ def test_the_first_writer_of_a_shared_block_gets_a_copy() -> None:
     assert there.cache.blocks_used == 2
     compute(there, two)
     one.tokens.append(9)
-    compute(there, one)  # alone by now: no second copy
+    compute(there, one)  # sole holder by now: no second copy
     assert len(copied) == 1
     there.check(two)
 
@@ -106,7 +106,7 @@ def test_other_tokens_after_a_truncation_get_other_names() -> None:
     there.check(begin(there, [1, 2, 8, 8, 8]))
 
 
-def test_named_tokens_and_those_behind_a_window_cannot_be_taken_back() -> None:
+def test_named_tokens_and_tokens_that_left_a_window_cannot_be_taken_back() -> None:
     there = world((None, 3))
     one = compute(there, begin(there, [1, 2, 3, 4, 5, 6]), named=False)
     one.tokens += [7, 8]
@@ -119,7 +119,7 @@ def test_named_tokens_and_those_behind_a_window_cannot_be_taken_back() -> None:
         there.cache.truncate(one.open, 7)
 
 
-def test_what_copied_shared_or_follows_from_a_discarded_sequence_is_never_reused() -> None:
+def test_copies_shares_and_successors_of_a_discarded_sequence_are_never_reused() -> None:
     there = world(blocks=30)
     spoilt = compute(there, begin(there, [1, 2, 3, 4, 5]))
     sharing = compute(there, begin(there, [1, 2, 3, 4, 6, 6, 6]))
@@ -141,7 +141,7 @@ def test_what_copied_shared_or_follows_from_a_discarded_sequence_is_never_reused
     assert begin(there, other.tokens, "b").computed == 4
 
 
-def test_what_was_in_host_memory_when_it_was_distrusted_names_nothing_later() -> None:
+def test_host_memory_distrusted_once_names_nothing_later() -> None:
     there = world(blocks=12, host=12)
     spoilt = compute(there, begin(there, [1, 2, 3, 4, 5]))
     away = compute(there, begin(there, [1, 2, 3, 4, 6]))
@@ -153,7 +153,7 @@ def test_what_was_in_host_memory_when_it_was_distrusted_names_nothing_later() ->
     assert begin(there, away.tokens).computed == 0
 
 
-def test_what_is_computed_after_it_was_distrusted_is_reused() -> None:
+def test_blocks_recomputed_after_distrust_are_reused() -> None:
     there = world()
     there.cache.discard(compute(there, begin(there, [1, 2, 3, 4, 5])).open)
     there.cache.close(compute(there, begin(there, [1, 2, 3, 4, 5])).open)
@@ -193,7 +193,7 @@ def test_a_prefix_comes_back_from_host_memory_in_one_copy(monkeypatch: pytest.Mo
     assert moved == [("to_host", 4), ("to_host", 4), ("to_device", 4)]
 
 
-def test_a_hit_in_host_memory_does_not_evict_the_rest_of_itself() -> None:
+def test_a_hit_in_host_memory_does_not_evict_its_own_rest() -> None:
     there = world(blocks=4, host=1)
     there.cache.close(compute(there, begin(there, [1, 2, 3, 4, 5, 6, 7])).open)
     there.cache.close(compute(there, begin(there, [9, 9, 9])).open)  # pushes the end of the prefix out
@@ -202,11 +202,11 @@ def test_a_hit_in_host_memory_does_not_evict_the_rest_of_itself() -> None:
     there.check(again)
 
 
-def test_a_swapped_sequence_shares_again_what_is_still_there() -> None:
+def test_a_swapped_sequence_shares_remaining_blocks_again() -> None:
     there = world(blocks=4, host=4)
     one = compute(there, begin(there, list(range(8))))
     swapped = there.cache.swap_out(one.open)
-    assert there.cache.can_swap_in(swapped)  # it has all blocks there are, and needs no more
+    assert there.cache.can_swap_in(swapped)  # it has all existing blocks, and needs no more
     one.kv = there.cache.swap_in(swapped)
     there.cache.check_integrity()
     there.check(one)
@@ -223,7 +223,7 @@ def test_promises_end_with_the_sequence_that_made_them() -> None:
     assert not there.cache.awaits(other.chain, 5)
 
 
-def test_nobody_waits_for_what_is_distrusted_before_it_is_computed() -> None:
+def test_no_sequence_waits_for_blocks_distrusted_before_computation() -> None:
     there = world()
     spoilt, begun = begin(there, [1, 2, 3, 4, 5]), begin(there, [1, 2, 3, 4, 5])
     there.cache.discard(spoilt.open)

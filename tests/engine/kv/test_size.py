@@ -23,39 +23,39 @@ def runner(make_model: Callable[..., PreTrainedModel]) -> ModelRunner:
     return ModelRunner(make_model(), TorchBackend())
 
 
-def test_bytes_make_blocks() -> None:
+def test_bytes_determine_the_number_of_blocks() -> None:
     assert blocks_that_fit(5 * 64 + 63, [FULL], [64], **ONE) == [5]
 
 
-def test_never_more_than_can_be_used() -> None:
+def test_never_more_blocks_than_usable() -> None:
     assert blocks_that_fit(1 << 40, [FULL], [64], **ONE) == [4 * 7]
 
 
-def test_groups_share_evenly_until_one_has_all_that_its_window_needs() -> None:
+def test_groups_share_evenly_until_one_has_all_its_window_needs() -> None:
     longer = {**ONE, "max_model_len": 1000}
     assert blocks_that_fit(20 * 96, [FULL, SLIDING], [64, 32], **longer) == [20, 20]
-    sliding = 4 * 2 * 7  # 19 tokens before a span of 64: 83 tokens lie in at most 7 blocks
+    sliding = 4 * 2 * 7  # 19 tokens before a span of 64: 83 tokens occupy at most 7 blocks
     assert blocks_that_fit(100 * 64 + sliding * 32, [FULL, SLIDING], [64, 32], **longer) == [100, sliding]
 
 
-def test_not_even_one_block() -> None:
+def test_too_little_memory_for_one_block() -> None:
     with pytest.raises(ValueError, match="kv_cache_memory: got 95 bytes, allowed: at least 96"):
         blocks_that_fit(95, [FULL, SLIDING], [64, 32], **ONE)
 
 
-def test_a_window_that_no_request_outgrows_is_none(make_model: Callable[..., PreTrainedModel]) -> None:
+def test_a_window_that_no_request_outgrows_is_ignored(make_model: Callable[..., PreTrainedModel]) -> None:
     shapes = ModelRunner(make_model("gemma2"), TorchBackend()).shapes
     assert group_layers(shapes, 128) == (LayerGroup(None, (1,)), LayerGroup(10, (0,)))
     assert group_layers(shapes, 10) == (LayerGroup(None, (0, 1)),)
 
 
 @pytest.mark.parametrize("memory", [None, 1 << 40])
-def test_measured_or_given(runner: ModelRunner, memory: int | None) -> None:
+def test_cache_size_is_measured_or_given(runner: ModelRunner, memory: int | None) -> None:
     config = EngineConfig("x", kv_cache_memory=memory, max_batch_size=4)
     assert 1 <= make_cache(runner, config, 100).blocks_total <= 4 * 7
 
 
-def test_the_pool_is_the_limit_that_the_engine_tells(make_model: Callable[..., PreTrainedModel]) -> None:
+def test_the_pool_is_the_limit_that_the_engine_reports(make_model: Callable[..., PreTrainedModel]) -> None:
     model = make_model()
     block = 2 * ModelRunner(model, TorchBackend()).bytes_per_block(0, 8)
     engine = OrcaEngine(EngineConfig("x", block_size=8, kv_cache_memory=6 * block, self_check=False), model)
@@ -64,7 +64,7 @@ def test_the_pool_is_the_limit_that_the_engine_tells(make_model: Callable[..., P
 
 
 @pytest.mark.parametrize(("budget", "requests"), [(64, 4), (3, 4), (1000, 4)])
-def test_the_largest_iteration_uses_the_budget_up(budget: int, requests: int) -> None:
+def test_the_largest_iteration_uses_the_whole_budget(budget: int, requests: int) -> None:
     lengths = _largest_lengths(budget, requests, 100)
     assert sum(lengths) == min(budget, requests * 100)
     assert len(lengths) == min(budget, requests)
@@ -73,9 +73,7 @@ def test_the_largest_iteration_uses_the_budget_up(budget: int, requests: int) ->
 @pytest.mark.parametrize(
     ("budget", "requests", "rows"), [(64, 4, 64), (3, 4, 3), (1000, 4, 400), (1000, 10, MOST_PROMPT_ROWS + 10)]
 )
-def test_the_largest_iteration_has_the_rows_of_prompts(
-    budget: int, requests: int, rows: int, runner: ModelRunner
-) -> None:
+def test_the_largest_iteration_includes_prompt_rows(budget: int, requests: int, rows: int, runner: ModelRunner) -> None:
     lengths = _largest_lengths(budget, requests, 100)
     config = EngineConfig("x", max_num_batched_tokens=max(budget, requests), max_batch_size=requests)
     batch = _largest_batch(lengths, make_cache(runner, config, 100), runner.device)

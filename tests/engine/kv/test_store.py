@@ -11,7 +11,7 @@ SHAPE = LayerShape(4, 2, 8, 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn], ids=str)
-def test_blocks_move_with_all_that_belongs_to_them(dtype: torch.dtype, device: torch.device) -> None:
+def test_blocks_move_with_all_their_data(dtype: torch.dtype, device: torch.device) -> None:
     layers = [TorchBackend().allocate(SHAPE, 6, 4, dtype, device) for _ in range(2)]
     for layer in layers:
         for part in layer.tensors:

@@ -1,4 +1,4 @@
-"""What layers with a window hold while a request runs."""
+"""The blocks that layers with a window hold while a request runs."""
 
 from typing import Any
 

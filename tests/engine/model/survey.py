@@ -1,9 +1,10 @@
-"""Every causal language model that transformers knows: served, refused with which reason, or wrong.
+"""A survey of every causal language model in transformers: served, refused (with the reason), or wrong.
 
     python -m tests.engine.model.survey [NAME ...]
 
-Each is built tiny and random, checked as at load, and, where served, compared with transformers' own generate, greedily
-and beyond 140 positions. Prints a line each and the counts; the exit status is 1 where one computes other tokens.
+Each is built tiny and random, checked as at load, and, if served, compared with transformers' own generate, greedily
+and beyond 140 positions. Prints one line per model and the counts; the exit status is 1 if a model computes different
+tokens.
 """
 
 import signal
@@ -86,7 +87,7 @@ class _TooSlow(BaseException):
 
 
 def tiny_model(name: str) -> PreTrainedModel | None:
-    """The first variant that the architecture takes; None: it takes none."""
+    """Return the first variant that the architecture accepts; None means it accepts none."""
     for variant in (*VARIANTS, _PARTS) if "text_config" in CONFIG_MAPPING[name].sub_configs else VARIANTS:
         changes = {"max_position_embeddings": POSITIONS, **variant}
         try:
@@ -108,7 +109,7 @@ def _size(name: str, changes: dict[str, Any]) -> int:
 
 
 def verdict(name: str) -> tuple[str, str]:
-    """One of `not built`, `refused`, `served`, `wrong`, `no reference`, and the details."""
+    """Return one of `not built`, `refused`, `served`, `wrong`, `no reference`, and the details."""
     model = tiny_model(name)
     if model is None:
         return "not built", ""

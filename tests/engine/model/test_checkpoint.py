@@ -55,7 +55,7 @@ def load(folder: Path) -> PreTrainedModel:
 
 
 def refusal(folder: Path, error: type[Exception] = UnsupportedModel) -> str:
-    """Why the model is not loaded, which is one line with the directory in it."""
+    """Return why the model is not loaded: one line that contains the directory."""
     with pytest.raises(error) as caught:
         load(folder)
     reason = str(caught.value)
@@ -109,7 +109,7 @@ def test_a_wrong_shape(save: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, torch.ones(3, 3)])
-def test_an_expert_that_is_missing_or_of_a_wrong_shape(damage: torch.Tensor | None, save: Callable[..., Path]) -> None:
+def test_a_missing_or_misshapen_expert(damage: torch.Tensor | None, save: Callable[..., Path]) -> None:
     folder = save("mixtral")
     name = "model.layers.1.block_sparse_moe.experts.2.w1.weight"
     edit(folder, lambda tensors: tensors.pop(name) if damage is None else tensors.update({name: damage}))
@@ -197,7 +197,7 @@ def test_an_index_without_its_entries(save: Callable[..., Path]) -> None:
     assert refusal(folder).endswith(": no entry 'weight_map'")
 
 
-def test_an_activation_that_nobody_knows(save: Callable[..., Path]) -> None:
+def test_an_unknown_activation(save: Callable[..., Path]) -> None:
     folder = save()
     configure(folder, hidden_act="nope")
     assert refusal(folder).endswith(": no entry 'nope'")
@@ -224,7 +224,7 @@ def test_quantization(quantization: dict[str, Any], reason: str, save: Callable[
 
 
 def test_packed_experts_that_the_configuration_explains(save: Callable[..., Path]) -> None:
-    """As gpt-oss has them: transformers unpacks them where there is no GPU, and forgets that they were packed."""
+    """As in gpt-oss: without a GPU, transformers unpacks the experts and forgets that they were packed."""
     pytest.importorskip("accelerate")
     folder = save("gpt_oss", num_local_experts=4, num_experts_per_tok=2, hidden_size=32, intermediate_size=64)
     key = "model.layers.0.mlp.experts.down_proj"
@@ -248,7 +248,7 @@ def test_packed_experts_that_the_configuration_explains(save: Callable[..., Path
 
 @pytest.mark.parametrize(("block", "fits"), [([16, 16], True), ([128, 128], True), ([24, 48], False)])
 def test_blocks_that_share_a_scale_fill_the_weights(block: list[int], fits: bool, save: Callable[..., Path]) -> None:
-    """Of 32 rows the first 24 share a scale, which twice 16 would be taken to do."""
+    """Of 32 rows the first 24 share a scale, which could be mistaken for two groups of 16."""
     pytest.importorskip("accelerate")
     folder = save(hidden_size=32, intermediate_size=48)
     weights: dict[str, torch.Tensor] = {}
@@ -285,7 +285,7 @@ def test_an_unreadable_generation_configuration(save: Callable[..., Path]) -> No
     assert "generation_config.json" in refusal(folder)
 
 
-def test_no_causal_language_model(tmp_path: Path) -> None:
+def test_not_a_causal_language_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     assert refusal(tmp_path).endswith("T5Config is not a causal language model that transformers knows")
 
@@ -293,14 +293,14 @@ def test_no_causal_language_model(tmp_path: Path) -> None:
 AUTO_MAP = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
 
 
-def test_code_of_its_own_is_never_asked_about(save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_code_never_prompts_the_user(save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(prompt: str = "") -> str:
         raise AssertionError(prompt)
 
     monkeypatch.setattr("builtins.input", ask)
     folder = save()
     configure(folder, auto_map=AUTO_MAP)
-    load(folder)  # transformers knows the architecture by itself
+    load(folder)  # transformers knows the architecture
     configure(folder, auto_map=AUTO_MAP, model_type="own")
     assert refusal(folder).endswith("wants to run code of its own (auto_map), which is never done")
 
@@ -311,7 +311,7 @@ def test_the_command_prints_one_line_and_reads_no_stdin(save: Callable[..., Path
     command = [sys.executable, "-m", "orcastream.engine", "--model", str(folder), "--prompt-ids", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        complaint = process.stderr.read()  # ends with the process, though its stdin stays open
+        complaint = process.stderr.read()  # the process ends although its stdin stays open
         assert process.wait() == 2
     assert complaint.count("\n") == 1
     assert "code of its own" in complaint

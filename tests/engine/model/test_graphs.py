@@ -1,4 +1,4 @@
-"""Decodes are filled up to a captured size; without a GPU a recording computes anew what a graph would replay."""
+"""Decodes are padded to a captured size; without a GPU, a recording recomputes what a graph would replay."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ def record(compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], t
 
 
 @pytest.mark.parametrize("largest", [1, 3, 8, 32, 100, 512])
-def test_the_ladder_fills_up_few_rows(largest: int) -> None:
+def test_the_ladder_of_sizes_pads_few_rows(largest: int) -> None:
     sizes = ladder(largest)
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == largest
@@ -31,8 +31,8 @@ def test_the_ladder_fills_up_few_rows(largest: int) -> None:
         assert min(size for size in sizes if size >= rows) < 1.5 * rows
 
 
-def test_filled_up_decodes_bring_the_same_tokens(triton_device: torch.device) -> None:
-    """A model with a window and one without, over prefill, mixed iterations and decodes of falling number."""
+def test_padded_decodes_generate_the_same_tokens(triton_device: torch.device) -> None:
+    """A model with a window and one without, over prefill, mixed iterations and a decreasing number of decodes."""
     model = build("gemma2").to(triton_device)
     params = [SamplingParams(max_tokens=count, temperature=0, ignore_eos=True) for count in (4, 3, 2)]
     settings = {"block_size": 4, "kv_cache_memory": 2**20, "max_batch_size": 6, "cuda_graphs": "off"}
@@ -49,7 +49,7 @@ def test_filled_up_decodes_bring_the_same_tokens(triton_device: torch.device) ->
     engine.check_integrity()
 
 
-def test_rows_that_nothing_is_loaded_into_write_nowhere(triton_device: torch.device) -> None:
+def test_padding_rows_write_nothing(triton_device: torch.device) -> None:
     model = build("llama").to(triton_device)
     engine = OrcaEngine(
         EngineConfig("tiny", block_size=4, kv_cache_memory=2**18, attention_backend="triton", cuda_graphs="off"), model
@@ -66,7 +66,7 @@ def test_rows_that_nothing_is_loaded_into_write_nowhere(triton_device: torch.dev
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there it is allowed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="allowed there")
 def test_on_a_cpu_graphs_are_refused() -> None:
     with pytest.raises(ValueError, match="cuda_graphs: got 'on', allowed on device cpu: auto, off"):
         OrcaEngine(EngineConfig("tiny", cuda_graphs="on", kv_cache_memory=2**20), build("llama"))
@@ -74,7 +74,7 @@ def test_on_a_cpu_graphs_are_refused() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.cuda
-def test_captured_graphs_bring_the_same_tokens() -> None:
+def test_captured_graphs_generate_the_same_tokens() -> None:
     model = build("gemma2").to("cuda")
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
     engines = [
@@ -87,7 +87,7 @@ def test_captured_graphs_bring_the_same_tokens() -> None:
 
 
 def test_iterations_with_adapters_are_not_replayed() -> None:
-    """A graph would compute them as the model is."""
+    """A graph would compute them without the adapter."""
     engine = OrcaEngine(EngineConfig("tiny", kv_cache_memory=2**18, attention_backend="torch"), build("llama"))
     static = StaticBatch.beside(engine.cache, 4, engine.device)
     graphs = DecodeGraphs(engine._runner, static, record)

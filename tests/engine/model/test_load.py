@@ -1,4 +1,4 @@
-"""Loading, and what a configuration says."""
+"""Loading a model, and reading its configuration."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def config(**values: Any) -> Any:
-    """The part of a transformers configuration that is looked at."""
+    """Return the part of a transformers configuration that the loader reads."""
     made = SimpleNamespace(**values)
     made.get_text_config = lambda: made
     return made
@@ -33,7 +33,7 @@ def config(**values: Any) -> Any:
 
 @pytest.fixture(params=[False, True], ids=["without bfloat16", "with bfloat16"])
 def bfloat16(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the processor says that it has instructions for bfloat16."""
+    """Whether the processor reports instructions for bfloat16."""
     told = tmp_path / "cpuinfo"
     needed = [flag for flags in INSTRUCTION_SETS.values() for flag in flags]
     told.write_text("flags\t: " + " ".join(flag for flag in needed if request.param or "bf16" not in flag) + "\n")
@@ -41,7 +41,7 @@ def bfloat16(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     return bool(request.param) and "avx512_bf16" in needed
 
 
-def test_auto_dtype_on_a_cpu_is_what_it_computes_in(bfloat16: bool) -> None:
+def test_auto_dtype_on_a_cpu_is_the_dtype_it_computes_in(bfloat16: bool) -> None:
     expected = torch.bfloat16 if bfloat16 else torch.float32
     assert resolve_dtype("auto", CPU, config(dtype=torch.bfloat16)) is expected
     assert resolve_dtype("auto", CPU, config(dtype=torch.float16)) is torch.float32
@@ -57,7 +57,7 @@ def test_auto_dtype_on_a_gpu_is_the_checkpoints() -> None:
     assert resolve_dtype("float16", CPU, config(dtype=torch.bfloat16)) is torch.float16
 
 
-def test_a_bfloat16_checkpoint_is_computed_as_the_processor_can(saved_llama: Path, bfloat16: bool) -> None:
+def test_a_bfloat16_checkpoint_uses_a_dtype_that_the_processor_supports(saved_llama: Path, bfloat16: bool) -> None:
     settings = EngineConfig(str(saved_llama), device="cpu")
     model = load_model(settings, load_model_config(settings), CPU)
     assert model.dtype is (torch.bfloat16 if bfloat16 else torch.float32)
@@ -89,13 +89,13 @@ def test_eos_of_both_configurations(make_model: Callable[..., PreTrainedModel]) 
     assert eos_token_ids(make_model("llama")) == frozenset()
 
 
-def test_eos_that_the_model_does_not_have_ends_nothing(make_model: Callable[..., PreTrainedModel]) -> None:
+def test_an_eos_outside_the_vocabulary_ends_nothing(make_model: Callable[..., PreTrainedModel]) -> None:
     assert eos_token_ids(make_model("llama", eos_token_id=[-1, 5, 95, 96])) == {5, 95}
 
 
 @pytest.mark.parametrize("ids", ["</s>", 1.5, True, [1, None], [[1, 2]]])
-def test_eos_that_is_no_token_id(ids: Any, make_model: Callable[..., PreTrainedModel]) -> None:
-    """transformers looks at that of the model's configuration only."""
+def test_an_eos_that_is_not_a_token_id(ids: Any, make_model: Callable[..., PreTrainedModel]) -> None:
+    """transformers checks only the one in the model's configuration."""
     model = make_model("llama")
     model.generation_config = GenerationConfig()
     model.generation_config.eos_token_id = ids

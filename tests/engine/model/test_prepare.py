@@ -1,4 +1,4 @@
-"""Which models a compiled decoder is left on: those that it computes, at any length and in any dtype."""
+"""A compiled decoder is used only for models that it computes correctly, at any length and in any dtype."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def prepared(tmp_path: Path, family: str, dtype: torch.dtype, max_model_len: int
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", SAME_KIND)
-def test_those_of_its_kind_keep_it(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_matching_models_keep_the_compiled_decoder(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     assert hasattr(prepared(tmp_path, family, dtype, **SAME_KIND[family]), ATTRIBUTE)
 
 
@@ -49,7 +49,7 @@ def test_those_of_its_kind_keep_it(family: str, dtype: torch.dtype, tmp_path: Pa
     ("family", "changes"),
     [
         pytest.param("ministral3", _MINISTRAL, id="queries grow beyond a length that the check does not reach"),
-        pytest.param("smollm3", {"num_hidden_layers": 8, "pad_token_id": 0}, id="every fourth layer turns nothing"),
+        pytest.param("smollm3", {"num_hidden_layers": 8, "pad_token_id": 0}, id="every fourth layer rotates nothing"),
         pytest.param(
             "smollm3", {"num_hidden_layers": 7, "no_rope_layers": _LATE, "pad_token_id": 0}, id="a late layer does not"
         ),
@@ -57,17 +57,17 @@ def test_those_of_its_kind_keep_it(family: str, dtype: torch.dtype, tmp_path: Pa
         pytest.param("granite", {"residual_multiplier": 0.95}, id="another one"),
     ],
 )
-def test_what_looks_like_its_kind_does_not(
+def test_lookalike_models_do_not_keep_it(
     family: str, changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path
 ) -> None:
     model = prepared(tmp_path, family, dtype, **changes)
     assert not hasattr(model, ATTRIBUTE)
 
 
-def test_a_length_that_is_never_reached_speaks_against_nothing(tmp_path: Path) -> None:
+def test_an_unreachable_length_does_not_matter(tmp_path: Path) -> None:
     model = prepared(tmp_path, "ministral3", torch.float32, max_model_len=200, **_MINISTRAL)
     assert hasattr(model, ATTRIBUTE)
 
 
-def test_one_head_of_keys_is_of_the_kind_too(tmp_path: Path) -> None:
+def test_a_single_key_head_is_supported_too(tmp_path: Path) -> None:
     assert hasattr(prepared(tmp_path, "llama", torch.float32, num_key_value_heads=1), ATTRIBUTE)

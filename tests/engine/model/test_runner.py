@@ -1,4 +1,4 @@
-"""The model behind the flat batch: one forward per iteration, no padding, and the head for few rows."""
+"""The model runner: one forward pass per iteration over the flat batch, no padding, and the head for few rows."""
 
 from collections.abc import Callable
 from typing import Any

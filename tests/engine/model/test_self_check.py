@@ -1,4 +1,4 @@
-"""What the engine refuses to load, with which reason, and that it accepts the rest."""
+"""Which models the engine refuses to load, with which reason, and which it accepts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +57,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             },
             **EXPERTS,
         },
-        # And not the original length, which is kept.
+        # Not the original length, which is kept.
         "does not keep sliding_window=64 in a flat batch.*at most 64",
     ),
     ("phimoe", {"sliding_window": 100, "num_local_experts": 4}, "sliding_window=100"),
@@ -143,8 +143,8 @@ def test_accepted_where_max_model_len_stays_below_the_threshold(
         check_model(model, TorchBackend(), longest + 1)
 
 
-def test_loaded_weights_alone_can_give_it_away(make_model: MakeModel) -> None:
-    """A module that mixes neighbouring tokens of the stream, which no configuration tells."""
+def test_some_faults_show_only_in_the_loaded_weights(make_model: MakeModel) -> None:
+    """A module that mixes neighboring tokens of the stream, which no configuration reveals."""
     model = make_model()
     check_loaded(model, TorchBackend(), Reference.of(model, 128))
     model.get_input_embeddings().register_forward_hook(lambda module, args, output: output + output.roll(1, dims=1))
@@ -152,7 +152,7 @@ def test_loaded_weights_alone_can_give_it_away(make_model: MakeModel) -> None:
         check_loaded(model, TorchBackend(), Reference.of(model, 128))
 
 
-def test_a_backend_that_forgets_the_window_is_found_by_the_small_copy(make_model: MakeModel) -> None:
+def test_the_small_copy_reveals_a_backend_that_ignores_the_window(make_model: MakeModel) -> None:
     class Forgetful(TorchBackend):
         def plan(self, batch: FlatBatch, dtype: torch.dtype) -> Any:
             return super().plan(
@@ -239,12 +239,12 @@ VISION = {
 def test_a_small_copy_of_real_sizes_computes_the_same(
     family: str, settings: dict[str, Any], device: torch.device
 ) -> None:
-    """Where not all layers are alike, some take keys and values of others, or a part of the model reads images."""
+    """Models whose layers differ, whose layers reuse keys and values of others, or that have a part for images."""
     check_small_copy(real_size(family, device, **settings), TorchBackend(), 4096)
 
 
 def real_size(family: str, device: torch.device, **settings: Any) -> PreTrainedModel:
-    """What a small copy is made of: the class, the configuration and the device, without the weights."""
+    """Return the inputs of a small copy: the class, the configuration and the device, without the weights."""
     config = CONFIG_MAPPING[family](**settings)
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     model: PreTrainedModel = kind.__new__(kind)
@@ -254,7 +254,7 @@ def real_size(family: str, device: torch.device, **settings: Any) -> PreTrainedM
     return model
 
 
-def test_what_single_layers_have_otherwise_stays_in_proportion(device: torch.device) -> None:
+def test_per_layer_settings_stay_in_proportion(device: torch.device) -> None:
     config = tiny_copy(real_size("gemma4_text", device, **(SHARING | EXPERTS_OF_MANY)), []).config
     assert (config.num_hidden_layers, config.num_kv_shared_layers) == (10, 5)
     assert set(config.layer_types[:5]) == set(config.layer_types[5:]) == {"sliding_attention", "full_attention"}
@@ -263,7 +263,7 @@ def test_what_single_layers_have_otherwise_stays_in_proportion(device: torch.dev
     assert config.num_experts == 8
 
 
-def test_the_first_reason_is_told_where_there_is_no_small_copy(device: torch.device) -> None:
+def test_without_a_small_copy_the_first_reason_is_reported(device: torch.device) -> None:
     with pytest.raises(UnsupportedModel, match=r"invalid for input of size.*own widths.*smallest copy has 806477952"):
         tiny_copy(real_size("codegen", device), [])
 

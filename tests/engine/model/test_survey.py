@@ -1,4 +1,4 @@
-"""The survey of architectures finds the served and the refused ones; all of them take minutes, a few stand for them."""
+"""The survey of architectures finds the served and the refused ones; all take minutes, so a few represent them."""
 
 import pytest
 

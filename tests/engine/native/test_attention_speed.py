@@ -1,4 +1,4 @@
-"""Attention takes no more than it has to, in units of a matrix product on the same machine at the same time."""
+"""The speed of attention, in units of a matrix product on the same machine at the same time."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ _CPU = torch.device("cpu")
 
 
 def _attention(dtype: torch.dtype) -> Callable[[], object]:
-    """A whole prompt in one layer."""
+    """Return the attention of a whole prompt in one layer."""
     backend = choose_backend("native", _CPU, dtype)
     num_blocks = _TOKENS // 16
     layer = backend.allocate(_SHAPE, num_blocks, 16, dtype, _CPU)
@@ -41,7 +41,7 @@ def _attention(dtype: torch.dtype) -> Callable[[], object]:
 
 
 def _product() -> Callable[[], object]:
-    """As many multiplications as its scores and its weighted values are, in one product of float32."""
+    """Return one float32 product with as many multiplications as its scores and weighted values need."""
     seen = _TOKENS * _TOKENS // 2 * _SHAPE.num_heads * 2
     left, right = torch.randn(1024, _SHAPE.key_size), torch.randn(_SHAPE.key_size, seen // 1024)
     into = torch.empty(1024, seen // 1024)
@@ -53,7 +53,7 @@ def _product() -> Callable[[], object]:
 def test_attention_in_units_of_a_product(
     instruction_set: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A whole prompt of one layer, where the product is computed with the fastest instructions that there are."""
+    """A whole prompt of one layer; the product uses the fastest available instructions."""
     chosen = library(instruction_set)
     monkeypatch.setattr(native_backend, "library", lambda: chosen)
     check_ratio(_attention(dtype), _product(), recorded=4.2 if instruction_set == "avx2" else 2.0)

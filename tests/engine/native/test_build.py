@@ -1,4 +1,4 @@
-"""Building the operators: only what is out of date, and only for what the compiler knows."""
+"""Building the operators: only outdated files, and only for instruction sets that the compiler supports."""
 
 import ctypes
 import os
@@ -35,7 +35,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
-    """Where libraries go; object files are in `objects` beneath."""
+    """The folder for libraries; object files are in its subfolder `objects`."""
     return tmp_path / "built"
 
 
@@ -67,7 +67,7 @@ def test_every_instruction_set_gets_a_library_that_knows_its_sources(sources: Pa
 
 
 @needs_compiler
-def test_nothing_is_done_where_nothing_changed(sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_done_if_nothing_changed(sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     libraries = rebuild(built)
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert rebuild(built) == libraries
@@ -75,7 +75,7 @@ def test_nothing_is_done_where_nothing_changed(sources: Path, built: Path, monke
 
 @needs_compiler
 @pytest.mark.parametrize(("changed", "compiled"), [("b.cpp", ["b"]), ("half.h", ["a"]), ("quarter.h", ["a"])])
-def test_only_what_depends_on_a_change_is_compiled_again(
+def test_only_files_that_depend_on_a_change_are_recompiled(
     changed: str, compiled: list[str], sources: Path, built: Path
 ) -> None:
     rebuild(built)
@@ -84,13 +84,13 @@ def test_only_what_depends_on_a_change_is_compiled_again(
         file.write("// changed\n")
     rebuild(built)
     assert stems(objects(built) - before) == of_every_set(*compiled, "machine")
-    assert len(objects(built)) == len(before), "what is out of date goes"
+    assert len(objects(built)) == len(before), "outdated files are deleted"
     assert fingerprint() != stamp
     assert all(fingerprint().encode() in library_path(name, built).read_bytes() for name in INSTRUCTION_SETS)
 
 
 @needs_compiler
-def test_another_compiler_compiles_everything_anew(sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_compiler_recompiles_everything(sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rebuild(built)
     before = objects(built)
     library_path(next(iter(INSTRUCTION_SETS)), built).unlink()
@@ -101,7 +101,7 @@ def test_another_compiler_compiles_everything_anew(sources: Path, built: Path, m
 
 @needs_compiler
 @pytest.mark.skipif("amx" not in INSTRUCTION_SETS, reason="needs more than one instruction set")
-def test_what_the_compiler_does_not_know_is_left_out_by_name(
+def test_unsupported_instruction_sets_are_left_out_by_name(
     sources: Path, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rebuild(built)
@@ -114,11 +114,11 @@ def test_what_the_compiler_does_not_know_is_left_out_by_name(
     rest = [library_path(name, built) for name in INSTRUCTION_SETS if name != "amx"]
     assert rebuild(built) == rest
     assert capsys.readouterr().err == "compiled operators: not for amx: error: unrecognized option -mamx-tile\n"
-    assert not library_path("amx", built).exists(), "one of other sources must not be found"
+    assert not library_path("amx", built).exists(), "a library of other sources must not be found"
 
 
 @needs_compiler
-def test_a_compiler_without_openmp_is_none(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_without_openmp_is_not_used(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "bare"
     refusal = '*-fopenmp*) echo "fatal error: omp.h: No such file" >&2; exit 1'
     bare.write_text(f'#!/bin/sh\ncase "$*" in {refusal};; esac\nexec c++ "$@"\n')
@@ -129,7 +129,7 @@ def test_a_compiler_without_openmp_is_none(built: Path, tmp_path: Path, monkeypa
 
 
 @needs_compiler
-def test_refused_sources_are_told_with_what_the_compiler_says(
+def test_a_compile_error_includes_the_compilers_output(
     sources: Path, built: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (sources / "b.cpp").write_text("int b() { return nothing; }\n")

@@ -11,12 +11,12 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Normal numbers, the same for a shape each time."""
+    """Return normally distributed numbers, the same for a shape each time."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
 def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The definition, in float64."""
+    """Return RMSNorm by its definition, in float64."""
     wide = x.double()
     return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.double()
 
@@ -24,7 +24,7 @@ def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 @DTYPES
 @pytest.mark.parametrize("shape", [(7,), (1, 33), (1, 5, 1024), (1, 5, 3, 64), (2, 3, 4, 40)])
 def test_rms_norm(instruction_set: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Of vectors, tokens and heads."""
+    """For vectors, tokens and heads."""
     x, weight = random(*shape, dtype=dtype), 1 + random(shape[-1])
     found = rms_norm(x, weight, 1e-6, instruction_set=instruction_set)
     assert found.dtype == dtype
@@ -33,7 +33,7 @@ def test_rms_norm(instruction_set: str, shape: tuple[int, ...], dtype: torch.dty
 
 @DTYPES
 def test_rms_norm_of_a_slice(instruction_set: str, dtype: torch.dtype) -> None:
-    """The heads of a merged projection, which lie apart."""
+    """The heads of a merged projection, which are not contiguous."""
     merged = random(1, 6, 4 * 16 + 20, dtype=dtype)
     x = merged[..., 8:72].view(1, 6, 4, 16)
     found = rms_norm(x, torch.ones(16), 1e-6, instruction_set=instruction_set)
@@ -42,7 +42,7 @@ def test_rms_norm_of_a_slice(instruction_set: str, dtype: torch.dtype) -> None:
 
 @DTYPES
 def test_rms_norm_with_a_residual(instruction_set: str, dtype: torch.dtype) -> None:
-    """The sum is kept, rounded as it would be, and normed."""
+    """The sum is stored, rounded as usual, and normed."""
     x, residual, weight = random(4, 96, dtype=dtype), random(4, 96, dtype=dtype).flip(0).contiguous(), random(96)
     expected = x + residual
     found = rms_norm(x, weight, 1e-5, residual, instruction_set)
@@ -54,7 +54,7 @@ def test_rms_norm_with_a_residual(instruction_set: str, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
 @pytest.mark.parametrize("rows", [1, 3, 400])
 def test_gated(instruction_set: str, rows: int, activation: ActivationName, dtype: torch.dtype) -> None:
-    """Halves of one matrix; far from zero, too."""
+    """Halves of one matrix; including values far from zero."""
     both = 8 * random(rows, 2 * 200, dtype=dtype)
     gate, up = both.chunk(2, dim=-1)
     wide = gate.double()
@@ -70,7 +70,7 @@ def test_gated(instruction_set: str, rows: int, activation: ActivationName, dtyp
 @DTYPES
 @pytest.mark.parametrize("width", [32, 16])
 def test_rotate(instruction_set: str, width: int, dtype: torch.dtype) -> None:
-    """All of a head, or its first part."""
+    """For a whole head, or its first part."""
     x = random(5, 3, 32, dtype=dtype)
     angles = torch.outer(torch.arange(5.0), random(width // 2)).repeat(1, 2)
     wide = x.double()

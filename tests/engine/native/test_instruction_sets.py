@@ -1,4 +1,4 @@
-"""What a processor is said to have decides which operators it gets."""
+"""The features that a processor reports determine its operators."""
 
 import platform
 from pathlib import Path
@@ -39,13 +39,15 @@ def test_the_best_comes_first(
     assert computes_bfloat16() is bfloat16
 
 
-def test_nothing_is_assumed_of_a_processor_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_assumed_about_a_processor_without_information(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(instruction_sets, "_CPU_INFO", tmp_path / "missing")
     assert supported() == []
     assert not computes_bfloat16()
 
 
-def test_a_compiler_is_told_every_flag_in_its_own_spelling() -> None:
+def test_a_compiler_gets_every_flag_in_its_own_spelling() -> None:
     assert compiler_flags("avx2") == ["-mavx2", "-mfma", "-mf16c"]
     assert {"-mamx-tile", "-mavx512bf16", "-mavx512vnni"} <= set(compiler_flags("amx"))
     assert all(set(compiler_flags("avx2")) <= set(compiler_flags(name)) for name in INSTRUCTION_SETS)

@@ -1,4 +1,4 @@
-"""Memory of weights and of the cache: where it begins, how long it is there, and what large pages make of it."""
+"""Memory for weights and the cache: its alignment, its lifetime, and its move to large pages."""
 
 import threading
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_all_of_it_can_be_written_and_read(num_bytes: int) -> None:
     assert int(memory.sum()) == 7 * num_bytes
 
 
-def test_large_memory_begins_where_a_large_page_may_and_holds_other_formats() -> None:
+def test_large_memory_is_aligned_to_large_pages_and_holds_other_formats() -> None:
     memory = empty_bytes(2 * PAGE_BYTES)
     assert memory.data_ptr() % PAGE_BYTES == 0
     numbers = memory.view(torch.bfloat16)
@@ -29,7 +29,7 @@ def test_large_memory_begins_where_a_large_page_may_and_holds_other_formats() ->
     assert torch.equal(numbers[-128:].float(), torch.arange(128.0))
 
 
-def test_it_is_given_back_with_the_last_view() -> None:
+def test_memory_is_released_with_the_last_view() -> None:
     memory = empty_bytes(64 * PAGE_BYTES)
     address, view = memory.data_ptr(), memory[PAGE_BYTES:]
     assert _is_mapped(address)
@@ -39,8 +39,8 @@ def test_it_is_given_back_with_the_last_view() -> None:
     assert not _is_mapped(address)
 
 
-def test_what_is_in_it_stays_while_it_gets_into_large_pages() -> None:
-    """Readers see the same all the time, and what is behind the last whole page is left alone."""
+def test_content_survives_the_move_to_large_pages() -> None:
+    """Readers see the same content throughout, and memory after the last whole page is left alone."""
     parts = [empty_bytes(size).random_() for size in (4 * PAGE_BYTES, 16 * PAGE_BYTES + 4100, 100)]
     expected = [part.clone() for part in parts]
     thread = into_large_pages(parts, is_busy=lambda: False)
@@ -54,7 +54,7 @@ def test_what_is_in_it_stays_while_it_gets_into_large_pages() -> None:
     assert into_large_pages(parts[2:], is_busy=lambda: False) is None
 
 
-def test_what_nobody_has_written_gets_memory() -> None:
+def test_unwritten_pages_get_memory() -> None:
     memory = empty_bytes(4 * PAGE_BYTES)
     thread = into_large_pages([memory], is_busy=lambda: False)
     assert thread is not None
@@ -64,7 +64,7 @@ def test_what_nobody_has_written_gets_memory() -> None:
     assert not memory.any()
 
 
-def test_a_page_waits_for_a_moment_in_which_nobody_computes() -> None:
+def test_a_page_waits_until_nothing_computes() -> None:
     looked, over = threading.Event(), threading.Event()
 
     def is_busy() -> bool:
@@ -84,7 +84,7 @@ def test_a_page_waits_for_a_moment_in_which_nobody_computes() -> None:
         assert _large_bytes(memory.data_ptr()) == before + 4 * PAGE_BYTES
 
 
-def test_it_comes_to_an_end_where_somebody_always_computes() -> None:
+def test_the_move_ends_even_if_something_always_computes() -> None:
     memory = empty_bytes(3 * PAGE_BYTES)
     thread = into_large_pages([memory], is_busy=lambda: True)
     assert thread is not None
@@ -94,7 +94,7 @@ def test_it_comes_to_an_end_where_somebody_always_computes() -> None:
 
 
 @pytest.mark.skipif(why_unavailable() is not None, reason=f"no compiled operators: {why_unavailable()}")
-def test_the_cache_of_an_engine_gets_into_large_pages() -> None:
+def test_an_engines_cache_moves_to_large_pages() -> None:
     config = EngineConfig("tiny", attention_backend="native", max_batch_size=256, kv_cache_memory=64 << 20)
     engine = OrcaEngine(config, build("llama"))
     before = tokens(run(engine, request("before"))["before"])
@@ -109,8 +109,8 @@ def test_the_cache_of_an_engine_gets_into_large_pages() -> None:
     assert tokens(run(engine, request("after"))["after"]) == before
 
 
-def test_what_nobody_refers_to_any_more_is_given_back() -> None:
-    """However much of it is still to be put into large pages."""
+def test_unreferenced_memory_is_released() -> None:
+    """Regardless of how much of it has not been moved to large pages."""
     memory = empty_bytes(64 * PAGE_BYTES)
     address = memory.data_ptr()
     thread = into_large_pages([memory], is_busy=lambda: False)
@@ -129,7 +129,7 @@ def _knows_collapse() -> bool:
 
 
 def _large_bytes(address: int) -> int:
-    """In large pages, of the mapping that holds the address."""
+    """Return the bytes in large pages of the mapping that contains the address."""
     found = False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         words = line.split()
@@ -142,7 +142,7 @@ def _large_bytes(address: int) -> int:
 
 
 def _is_mapped(address: int) -> bool:
-    """Whether a mapping of this process of more than 32 MiB holds the address: smaller ones may come there at once."""
+    """Whether a mapping of this process of over 32 MiB contains the address: a smaller one may appear there at once."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         begin, end = (int(each, 16) for each in line.split()[0].split("-"))
         if begin <= address < end:

@@ -1,4 +1,4 @@
-"""Loading the compiled operators, and the reason where that cannot be."""
+"""Loading the compiled operators, and the reason if they cannot be loaded."""
 
 import os
 import shlex
@@ -33,7 +33,7 @@ SAYS = 'extern "C" int orca_outpaced() { return %d; }'
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where libraries are looked for, of one short source; no library is there yet."""
+    """The folder searched for libraries, built from one short source; it contains no library yet."""
     sources, folder = tmp_path / "src", tmp_path / "built"
     sources.mkdir()
     for name in ("machine.cpp", "amx.h"):
@@ -47,7 +47,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def outpaced(condition: str) -> None:
-    """Have the library say so of itself where the preprocessor finds that `condition` holds."""
+    """Make the library report itself as slower if the preprocessor finds that `condition` holds."""
     path = build_module.SOURCES / "machine.cpp"
     said = path.read_text().replace("orca_outpaced", "measured_outpaced")
     path.write_text(f"{said}\n#if {condition}\n{SAYS % 1}\n#else\n{SAYS % 0}\n#endif\n")
@@ -70,7 +70,7 @@ def test_the_best_that_was_built_is_loaded(built: Path) -> None:
 
 @needs_operators
 @pytest.mark.skipif(len(supported()) < 2, reason="needs a processor with a choice")
-def test_the_next_best_serves_where_the_best_was_not_built(built: Path) -> None:
+def test_the_next_best_is_used_if_the_best_was_not_built(built: Path) -> None:
     outpaced("0")
     build(built, built / "objects")
     library_path(supported()[0], built).unlink()
@@ -79,14 +79,14 @@ def test_the_next_best_serves_where_the_best_was_not_built(built: Path) -> None:
 
 @needs_operators
 @pytest.mark.skipif(len(supported()) < 2, reason="needs a processor with a choice")
-def test_the_next_best_serves_where_the_best_is_slower(built: Path) -> None:
+def test_the_next_best_is_used_if_the_best_is_slower(built: Path) -> None:
     outpaced(f"defined({MACROS[supported()[0]]})")
     build(built, built / "objects")
     assert instruction_set() == supported()[1]
 
 
 @needs_operators
-def test_one_that_is_said_to_be_slower_serves_where_there_is_no_other(built: Path) -> None:
+def test_a_slower_one_is_used_if_there_is_no_other(built: Path) -> None:
     outpaced("1")
     build(built, built / "objects")
     assert instruction_set() == supported()[0]
@@ -94,14 +94,14 @@ def test_one_that_is_said_to_be_slower_serves_where_there_is_no_other(built: Pat
 
 @needs_operators
 @pytest.mark.skipif("avx512_bf16" not in supported(), reason="needs a processor that multiplies pairs of bfloat16")
-def test_one_processor_is_told_the_same_each_time(built: Path) -> None:
+def test_the_choice_is_stable_for_a_processor(built: Path) -> None:
     build(built, built / "objects")
     found = library("avx512_bf16")
     assert len({found.orca_outpaced() for _ in range(20)}) == 1
 
 
 @pytest.mark.skipif(not supported(), reason="needs a processor that the operators are compiled for")
-def test_what_is_missing_or_damaged_is_told_apart(built: Path) -> None:
+def test_missing_and_damaged_libraries_are_distinguished(built: Path) -> None:
     assert why_unavailable() == "they were not built: python -m orcastream.engine.native.build"
     with pytest.raises(LibraryUnavailable, match="they were not built"):
         instruction_set()
@@ -118,7 +118,7 @@ def test_operators_of_other_sources_are_refused(built: Path) -> None:
     assert why_unavailable() == "they were built from other sources: python -m orcastream.engine.native.build"
 
 
-def test_a_processor_that_they_are_not_for(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_processor(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instruction_sets, "_CPU_INFO", tmp_path / "missing")
     monkeypatch.setattr(instruction_sets, "INSTRUCTION_SETS", {"avx2": ("avx2",)})
     assert why_unavailable() == "they are compiled for x86-64 processors with AVX2"

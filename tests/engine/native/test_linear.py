@@ -28,7 +28,7 @@ SHAPES = [
 
 
 def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x with a row stride of its own, weight, bias."""
+    """Return x with its own row stride, weight, bias."""
     generator = torch.Generator().manual_seed(m * n * k)
     x = torch.randn(m, k + 3, generator=generator).to(dtype)[:, :k]
     weight, bias = torch.randn(n, k, generator=generator), torch.randn(n, generator=generator)
@@ -54,7 +54,7 @@ def test_product(instruction_set: str, m: int, n: int, k: int, dtype: torch.dtyp
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
 @pytest.mark.parametrize(("m", "n"), [(1, 96), (7, 40), (300, 96), (1, 20)])
 def test_any_number_of_threads_computes_the_same(instruction_set: str, threads: int, m: int, n: int) -> None:
-    """Also more threads than panels, and threads that share rows."""
+    """Including more threads than panels, and threads that share rows."""
     x, weight, _ = operands(m, n, 64, torch.bfloat16)
     packed = PackedLinear.pack(weight, instruction_set=instruction_set)
     before = torch.get_num_threads()
@@ -69,7 +69,7 @@ def test_any_number_of_threads_computes_the_same(instruction_set: str, threads: 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_row_does_not_depend_on_the_others_but_for_rounding(instruction_set: str, dtype: torch.dtype) -> None:
-    """Whichever kernel computes that many rows."""
+    """Whichever kernel computes that number of rows."""
     x, weight, _ = operands(100, 96, 96, dtype)
     packed = PackedLinear.pack(weight, instruction_set=instruction_set)
     together = packed(x, torch.float32)
@@ -92,7 +92,7 @@ def test_in_8_bits_a_row_does_not_depend_on_the_others(instruction_set: str, dty
 
 
 @pytest.mark.parametrize(("few", "many"), [(20, 24), (60, 72)])
-def test_weights_that_are_widened_for_many_rows_give_the_same(instruction_set: str, few: int, many: int) -> None:
+def test_widened_weights_for_many_rows_give_the_same_results(instruction_set: str, few: int, many: int) -> None:
     """Bit by bit: whole blocks of rows, of 4 or 12, five without and six with it."""
     x, weight, _ = operands(many, 70, 257, torch.bfloat16)
     packed = PackedLinear.pack(weight, instruction_set=instruction_set)
@@ -106,7 +106,7 @@ def test_weights_that_are_widened_for_many_rows_give_the_same(instruction_set: s
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_gather_returns_rows_of_the_weight(instruction_set: str, dtype: torch.dtype) -> None:
-    """Bit by bit, in the shape of the ids; ids that are not there are refused."""
+    """Bit by bit, in the shape of the ids; ids out of range are refused."""
     _, weight, _ = operands(1, 70, 45, dtype)
     packed = PackedLinear.pack(weight, instruction_set=instruction_set)
     ids = torch.tensor([[0, 69, 31], [32, 5, 0]])
@@ -116,7 +116,7 @@ def test_gather_returns_rows_of_the_weight(instruction_set: str, dtype: torch.dt
 
 
 def test_merged_layers_compute_side_by_side(instruction_set: str) -> None:
-    """With a bias where only one has one."""
+    """With a bias even if only one layer has one."""
     x, first, bias = operands(9, 2 * PANEL, 80, torch.bfloat16)
     _, second, _ = operands(9, 17, 80, torch.bfloat16)
     parts = [PackedLinear.pack(first, bias, instruction_set), PackedLinear.pack(second, None, instruction_set)]
@@ -126,7 +126,7 @@ def test_merged_layers_compute_side_by_side(instruction_set: str) -> None:
         PackedLinear.merge(parts[::-1])
 
 
-def test_infinite_and_missing_numbers_show(instruction_set: str) -> None:
+def test_infinity_and_nan_propagate(instruction_set: str) -> None:
     """NaN in a row makes that row NaN, and no other."""
     x, weight, _ = operands(20, 40, 64, torch.bfloat16)
     packed = PackedLinear.pack(weight, instruction_set=instruction_set)
@@ -155,7 +155,7 @@ def test_product_in_int8(instruction_set: str, m: int, n: int, k: int, dtype: to
 
 
 def test_whole_numbers_are_exact_in_int8(instruction_set: str) -> None:
-    """Where 127 is among them, nothing is rounded: any mistake in signs, offsets or padding shows."""
+    """If 127 is among them, nothing is rounded: any mistake in signs, offsets or padding is visible."""
     generator = torch.Generator().manual_seed(0)
     for m, n, k in SHAPES:
         x = torch.randint(-127, 128, (m, k), generator=generator).float()
@@ -166,7 +166,7 @@ def test_whole_numbers_are_exact_in_int8(instruction_set: str) -> None:
 
 
 def test_another_format_is_refused(instruction_set: str) -> None:
-    """Rather than read as if it were the weight's."""
+    """Rather than being read as if it had the weight's format."""
     packed = PackedLinear.pack(torch.zeros(4, 8), instruction_set=instruction_set)
     with pytest.raises(ValueError, match="allowed"):
         packed(torch.zeros(2, 8, dtype=torch.bfloat16))

@@ -1,4 +1,4 @@
-"""The gated MLP as one operator, against the operators it is made of."""
+"""The gated MLP as one operator, against the operators that it consists of."""
 
 import pytest
 import torch
@@ -12,14 +12,14 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 
 
 def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Normal numbers, the same for a shape each time."""
+    """Return normally distributed numbers, the same for a shape each time."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
 def layers(
     inner: int, dtype: torch.dtype, instruction_set: str, bias: bool = False
 ) -> tuple[PackedLinear, PackedLinear]:
-    """Gate and up side by side, and down."""
+    """Return the merged gate and up layer, and the down layer."""
     shapes = (2 * inner, HIDDEN), (HIDDEN, inner)
     first, second = (
         PackedLinear.pack(random(*shape, dtype=dtype), random(shape[0], dtype=dtype) if bias else None, instruction_set)
@@ -40,10 +40,10 @@ def one_by_one(
 @pytest.mark.parametrize(
     ("rows", "inner"), [(1, 32), (2, 96), (7, 320), (13, 64), (40, 2080), (300, 96), (1100, 64), (530, 1600)]
 )
-def test_the_numbers_are_those_of_its_parts(
+def test_results_equal_those_of_its_parts(
     instruction_set: str, rows: int, inner: int, threads: int, dtype: torch.dtype
 ) -> None:
-    """Bit by bit; with more rows than gates are kept of, and with fewer panels than threads."""
+    """Bit by bit; with more rows than gates are buffered for, and with fewer panels than threads."""
     gate_up, down = layers(inner, dtype, instruction_set)
     x = random(rows, HIDDEN, dtype=dtype)
     before = torch.get_num_threads()
@@ -67,7 +67,7 @@ def test_activations_and_biases(instruction_set: str, activation: ActivationName
     assert torch.equal(found, one_by_one(gate_up, down, x, activation, instruction_set))
 
 
-def test_where_it_does_not_fit_nothing_is_computed(instruction_set: str) -> None:
+def test_if_it_does_not_fit_nothing_is_computed(instruction_set: str) -> None:
     x = random(5, HIDDEN, dtype=torch.float32)
     odd = layers(40, torch.float32, instruction_set)
     assert mlp(*odd, x, "silu", instruction_set) is None

@@ -1,7 +1,7 @@
 """The operators for AMX on a processor without the tile unit, which `emulated_tiles.h` replaces with software.
 
-So a machine that has the other instructions checks what the AMX kernels compute, and that they use no tile whose sizes
-do not fit. Their speed shows only on a processor with AMX.
+So a machine with the other instructions checks the results of the AMX kernels, and that they use no tile with wrong
+sizes. Their speed shows only on a processor with AMX.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ _HEADER = Path(__file__).with_name("emulated_tiles.h")
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, config: pytest.Config) -> None:
-    """Make `library("amx")` load the emulated operators for one test; skip it where this machine cannot run them."""
+    """Make `library("amx")` load the emulated operators for one test; skip it if this machine cannot run them."""
     why = _why_not()
     if why is not None:
         pytest.skip(why)

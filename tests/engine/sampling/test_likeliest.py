@@ -20,7 +20,7 @@ def test_like_a_stable_sort_of_log_softmax(vocab: int, count: int, dtype: torch.
     )
 
 
-def test_rows_that_offer_less(device: torch.device) -> None:
+def test_rows_with_fewer_candidates(device: torch.device) -> None:
     inf = torch.inf
     logits = torch.tensor([[0.0, -inf, 0.0], [0.0, torch.nan, 0.0], [-inf] * 3, [0.0, inf, 0.0]], device=device)
     half = pytest.approx(-0.6931472)
@@ -32,7 +32,7 @@ def test_rows_that_offer_less(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7, 400])
-def test_both_ways_to_the_highest_agree(count: int) -> None:
+def test_both_methods_agree_on_the_highest(count: int) -> None:
     scores = torch.randn(5, 40_000, generator=torch.Generator().manual_seed(0)).bfloat16().float()
     scores[0] = 0.0
     scores[1, ::2] = -0.0
@@ -42,8 +42,8 @@ def test_both_ways_to_the_highest_agree(count: int) -> None:
 
 @pytest.mark.parametrize("vocab", [1, 5, 700, 151_936])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_how_many_are_above(vocab: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Of equal ones none is above the other, and bfloat16 has many of them."""
+def test_number_of_tokens_above(vocab: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Equal tokens are not above each other, and bfloat16 has many of them."""
     generator = torch.Generator().manual_seed(vocab)
     logits = (torch.randn(9, vocab, generator=generator) * 3).to(device, dtype)
     tokens = torch.randint(vocab, (9, 1), generator=generator).to(device)

@@ -1,4 +1,4 @@
-"""Penalties and biases change logits as their definitions say, whatever is sampled beside."""
+"""Penalties and biases change logits as defined, whatever else is in the batch."""
 
 import random
 
@@ -17,7 +17,7 @@ def params(**changes: object) -> SamplingParams:
 
 
 def plainly_changed(logits: list[float], asked: SamplingParams, prompt: list[int], outputs: list[int]) -> list[float]:
-    """One token after another, by the definitions."""
+    """Return the changed logits token by token, by the definitions."""
     changed = []
     for token, logit in enumerate(logits):
         if token in prompt or token in outputs:
@@ -30,7 +30,7 @@ def plainly_changed(logits: list[float], asked: SamplingParams, prompt: list[int
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_as_the_definitions_say(seed: int, device: torch.device) -> None:
+def test_changes_follow_the_definitions(seed: int, device: torch.device) -> None:
     choose = random.Random(seed)
     prompt = [choose.randrange(VOCAB) for _ in range(10)]
     outputs = [choose.randrange(VOCAB) for _ in range(choose.randrange(30))]
@@ -51,12 +51,12 @@ def test_as_the_definitions_say(seed: int, device: torch.device) -> None:
     torch.testing.assert_close(row.cpu(), torch.tensor(plainly_changed(logits.tolist(), asked, prompt, outputs)))
 
 
-def test_what_changes_nothing_is_none() -> None:
+def test_settings_without_effect_are_none() -> None:
     assert LogitChanges.of(params(), [1]) is None
     assert LogitChanges.of(params(temperature=0, logprobs=3), [1]) is None
 
 
-def test_whoever_goes_on_makes_the_same_changes() -> None:
+def test_a_continuation_makes_the_same_changes() -> None:
     asked, outputs = params(frequency_penalty=0.1, presence_penalty=0.7, repetition_penalty=1.3), [3, 5, 3, 3, 7]
     first, second = LogitChanges(asked, [1]), LogitChanges(asked, [1])
     for end in range(len(outputs) + 1):
@@ -83,7 +83,7 @@ def test_the_sampler_changes_no_other_row(temperature: float, device: torch.devi
     assert torch.equal(logits, before)
 
 
-def test_rows_that_are_changed_together_are_changed_as_alone(device: torch.device) -> None:
+def test_rows_changed_together_equal_rows_changed_alone(device: torch.device) -> None:
     choose = random.Random(3)
     rows: list[LogitChanges | None] = [None]
     for number in range(6):

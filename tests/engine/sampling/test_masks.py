@@ -1,4 +1,4 @@
-"""Masks: what they leave out never comes, what they allow comes as if it were all; who has none is as ever."""
+"""Masks: excluded tokens never occur, allowed tokens occur as if they were all; rows without a mask are unaffected."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,10 +35,10 @@ def test_bits_are_tokens(vocab: int, device: torch.device) -> None:
 
 @pytest.mark.parametrize("vocab", WIDTHS)
 @pytest.mark.parametrize("params", [{"temperature": 0}, {}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}], ids=str)
-def test_only_allowed_tokens_come_and_they_as_if_there_were_no_others(
+def test_only_allowed_tokens_are_drawn_as_if_there_were_no_others(
     vocab: int, params: dict[str, Any], device: torch.device
 ) -> None:
-    """A masked row draws what the row would whose other logits are -inf."""
+    """A masked row draws the same tokens as a row whose other logits are -inf."""
     torch.manual_seed(0)
     logits = torch.randn(4, vocab, device=device) * 3
     ids = [[3, 4, 5], [28], list(range(0, vocab, 3)), [1, vocab - 1]]
@@ -53,7 +53,7 @@ def test_only_allowed_tokens_come_and_they_as_if_there_were_no_others(
 
 @pytest.mark.parametrize("vocab", WIDTHS)
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_neighbours_draw_as_they_would_alone(vocab: int, temperature: float, device: torch.device) -> None:
+def test_neighbors_draw_as_they_would_alone(vocab: int, temperature: float, device: torch.device) -> None:
     torch.manual_seed(1)
     logits = torch.randn(5, vocab, device=device)
     plain = [row(position, None, temperature=temperature) for position in range(5)]
@@ -65,20 +65,20 @@ def test_neighbours_draw_as_they_would_alone(vocab: int, temperature: float, dev
     assert found[3] in (9, 11)
 
 
-def test_choices_of_one_row_have_masks_of_their_own(device: torch.device) -> None:
+def test_choices_of_one_row_have_separate_masks(device: torch.device) -> None:
     logits = torch.randn(1, 30, device=device)
     rows = [row(0, mask, temperature=0) for mask in (0, 1, None)]
     found = sample(logits, rows, of=[0, 0, 0], masks=masks_of([[4], [6]], 30, device))
     assert [each.token for each in found] == [4, 6, int(logits.argmax())]
 
 
-def test_nothing_allowed_is_no_token(device: torch.device) -> None:
+def test_an_empty_mask_yields_no_token(device: torch.device) -> None:
     for temperature in (0, 1.0):
         (found,) = sample(torch.randn(1, 30), [row(0, 0, temperature=temperature)], masks=masks_of([[]], 30, device))
         assert found.token is None
 
 
-def test_logprobs_are_the_models_own(device: torch.device) -> None:
+def test_logprobs_ignore_the_mask(device: torch.device) -> None:
     logits = torch.randn(1, 30, device=device)
     (found,) = sample(logits, [row(0, 0, temperature=0, logprobs=2)], masks=masks_of([[5]], 30, device))
     own, first = found.logprobs
@@ -105,7 +105,7 @@ class Counting:
         mask[len(self.seen) // 8] = 1 << len(self.seen) % 8
 
 
-def test_tokens_reach_a_matcher_once_and_those_from_elsewhere_before_the_first_mask() -> None:
+def test_tokens_reach_a_matcher_once_and_earlier_outputs_before_the_first_mask() -> None:
     thread = MaskThread(30)
     matcher = Counting()
     request = Request("a", (1, 2), output_ids=(5, 6), matcher=matcher)
@@ -121,7 +121,7 @@ def test_tokens_reach_a_matcher_once_and_those_from_elsewhere_before_the_first_m
         ]
 
 
-def test_followers_have_masks_and_a_matcher_that_breaks_takes_nobody_along() -> None:
+def test_followers_have_masks_and_a_failing_matcher_ends_only_its_row() -> None:
     leader, follower, broken = (
         Request(name, (1,), matcher=Counting(end)) for name, end in (("a", 9), ("b", 9), ("c", 0))
     )
@@ -133,5 +133,5 @@ def test_followers_have_masks_and_a_matcher_that_breaks_takes_nobody_along() -> 
     assert masks.failed == {broken: "the constraint failed on this request: it ends"}
 
 
-def test_where_all_may_say_anything_no_mask_is_computed() -> None:
+def test_without_constraints_no_mask_is_computed() -> None:
     assert MaskThread(30).begin([Request("a", (1,)), Request("b", (2,))]) is None

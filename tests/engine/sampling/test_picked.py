@@ -1,4 +1,4 @@
-"""What the device chooses ahead is what sampling would have chosen."""
+"""Tokens that the device chooses ahead equal those that sampling would choose."""
 
 import pytest
 import torch
@@ -10,9 +10,9 @@ from orcastream.engine.sampling.sampler import take_best
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("at_once", [1, 3, 64])
-def test_as_sampling_chooses(at_once: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_chooses_as_sampling_does(at_once: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(at_once)
-    # Every score once, so that there is one best.
+    # Every score occurs once, so that there is one best.
     logits = torch.stack([torch.randperm(250, generator=generator) for _ in range(7)]).to(dtype)
     logits[2], logits[4, 7], logits[5, 9] = -torch.inf, torch.nan, torch.inf
     monkeypatch.setattr(passes, "_CACHED", at_once * logits.shape[1])

@@ -1,4 +1,4 @@
-"""Noise that depends on (seed, position) alone."""
+"""Noise that depends only on (seed, position)."""
 
 import math
 
@@ -23,7 +23,7 @@ def test_entries_do_not_depend_on_the_size_of_the_vocabulary(device: torch.devic
 
 
 def test_known_values(device: torch.device) -> None:
-    """A change of the generator would break continuations across versions: it has to be on purpose."""
+    """A change of the generator would break continuations across versions: it must be deliberate."""
     expected = torch.tensor(KNOWN)
     assert torch.allclose(noise([0, 12345], [0, 6], 4, device), expected, rtol=1e-5)
 
@@ -31,7 +31,7 @@ def test_known_values(device: torch.device) -> None:
 KNOWN = [[1.2956447, 0.4865996, 0.2212655, 2.0120511], [0.3089932, 0.4701631, 5.5727605, 0.6627635]]
 
 
-def test_every_seed_and_position_has_noise_of_its_own(device: torch.device) -> None:
+def test_every_seed_and_position_has_its_own_noise(device: torch.device) -> None:
     seeds = [0, 1, 2, 0, 0, 1, 2**40, 2**63 - 1]
     positions = [0, 0, 0, 1, 2, 1, 0, 0]
     rows = noise(seeds, positions, 4096, device)
@@ -39,7 +39,7 @@ def test_every_seed_and_position_has_noise_of_its_own(device: torch.device) -> N
     assert float(correlation.abs().max()) < 5 / math.sqrt(4096)
 
 
-def test_it_is_exponential(device: torch.device) -> None:
+def test_the_noise_is_exponential(device: torch.device) -> None:
     """Kolmogorov–Smirnov against 1 - exp(-x), over many seeds, and over many positions of one seed."""
     for seeds, positions in ((list(range(500)), [0] * 500), ([11] * 500, list(range(500)))):
         values = noise(seeds, positions, 400, device).flatten().sort().values.double()
@@ -56,7 +56,7 @@ def test_columns_are_independent_of_each_other(device: torch.device) -> None:
     assert float(correlation.abs().max()) < 5 / math.sqrt(4000)
 
 
-def test_the_second_stream_of_a_draw_is_another(device: torch.device) -> None:
+def test_the_second_stream_of_a_draw_differs(device: torch.device) -> None:
     keys = draw_keys(torch.arange(50, device=device), torch.zeros(50, dtype=torch.int64, device=device))
     entries = torch.arange(1000, device=device).unsqueeze(0)
     streams = torch.stack([exponential_noise(each, entries).flatten() for each in (keys, next_keys(keys))]).cpu()

@@ -16,7 +16,7 @@ def row(position: int = 0, seed: int = 1, banned: tuple[int, ...] = (), **params
 
 
 def draws(probabilities: torch.Tensor, count: int, device: torch.device, **params: Any) -> torch.Tensor:
-    """How often each token came in `count` draws at different (seed, position)."""
+    """Return how often each token was drawn in `count` draws at different (seed, position)."""
     logits = probabilities.log().expand(count, -1).to(device)
     rows = [row(position=index % 50, seed=index // 50, **params) for index in range(count)]
     tokens = [sampled.token for sampled in sample(logits, rows)]
@@ -36,7 +36,7 @@ def test_greedy_takes_the_maximum(device: torch.device) -> None:
     assert [each.token for each in sampled] == logits.argmax(-1).tolist()
 
 
-def test_the_best_of_rows_is_what_sampling_gives(device: torch.device) -> None:
+def test_the_best_of_rows_equals_sampling(device: torch.device) -> None:
     logits = torch.randn(6, 30, device=device)
     logits[1, 3], logits[2], logits[3, 7] = torch.nan, -torch.inf, torch.inf
     logits[4, [5, 9]] = 40.0
@@ -56,11 +56,11 @@ def test_greedy_and_drawn_rows_share_a_batch(device: torch.device) -> None:
 
 
 PROBABILITIES = torch.tensor([0.4, 0.25, 0.2, 0.1, 0.05])
-# 99.9 % quantile of chi-square with 4 degrees of freedom; the seeds are fixed, so the test always gives the same.
+# 99.9 % quantile of chi-square with 4 degrees of freedom; the seeds are fixed, so the test is deterministic.
 CRITICAL = 18.5
 
 
-def test_the_distribution_is_the_models(device: torch.device) -> None:
+def test_the_distribution_equals_the_models(device: torch.device) -> None:
     assert chi_square(draws(PROBABILITIES, 20_000, device), PROBABILITIES) < CRITICAL
 
 
@@ -72,7 +72,7 @@ def test_temperature_sharpens_and_flattens(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("params", [{"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.45}])
-def test_filters_cut_and_renormalise(params: dict[str, Any], device: torch.device) -> None:
+def test_filters_cut_and_renormalize(params: dict[str, Any], device: torch.device) -> None:
     expected = torch.tensor([0.4, 0.25, 0.2, 0.0, 0.0]) / 0.85
     assert chi_square(draws(PROBABILITIES, 20_000, device, **params), expected) < CRITICAL
 
@@ -83,7 +83,7 @@ def test_a_large_flat_vocabulary_is_covered_evenly(device: torch.device) -> None
     assert chi_square(halves, torch.full((20,), 1 / 20)) < 43.8  # 99.9 %, 19 degrees of freedom
 
 
-def test_a_draw_depends_on_seed_and_position_alone(device: torch.device) -> None:
+def test_a_draw_depends_only_on_seed_and_position(device: torch.device) -> None:
     logits = torch.randn(1, 500, device=device)
     token = sample(logits, [row(7, seed=3)])[0].token
     crowd = torch.cat([torch.randn(9, 500, device=device), logits])
@@ -121,7 +121,7 @@ def test_a_row_without_finite_scores_has_no_token(temperature: float, device: to
     assert [each.token for each in sampled] == [None, 1, None]
 
 
-def test_logprobs_are_the_models_own(device: torch.device) -> None:
+def test_logprobs_ignore_sampling_settings(device: torch.device) -> None:
     logits = torch.randn(3, 20, device=device)
     rows = [row(temperature=0.1, top_k=2, logprobs=3), row(), row(logprobs=0, temperature=0)]
     sampled = sample(logits, rows)
@@ -142,7 +142,7 @@ def test_half_precision_logits(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("vocab", [1, 511, 513, 9000, 151_936])
-def test_rows_of_every_kind_draw_alone_what_they_draw_together(vocab: int, device: torch.device) -> None:
+def test_rows_of_every_kind_draw_the_same_alone_and_together(vocab: int, device: torch.device) -> None:
     logits = torch.randn(10, vocab, generator=torch.Generator().manual_seed(1)).to(device) * 2
     rows = [
         row(0),
@@ -186,7 +186,7 @@ def test_rows_and_sources_that_do_not_match_are_refused() -> None:
 
 @pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, {"top_k": 9000}])
 def test_a_wide_vocabulary_keeps_its_shares_within_and_across_tiles(params: dict[str, Any]) -> None:
-    """Weights that differ by tile and by place in a tile; the filters drop what hardly weighs anything."""
+    """Weights that differ by tile and by position in a tile; the filters drop tokens of negligible weight."""
     vocab = 20_000
     weights = torch.full((vocab,), 1e-12)
     weights[::100] = torch.linspace(1, 3, 200)
@@ -211,9 +211,9 @@ def test_a_wide_vocabulary_keeps_its_shares_within_and_across_tiles(params: dict
 @pytest.mark.parametrize("attempts", [1, 2, 4, 30])
 @pytest.mark.parametrize("top_p", [0.35, 0.85])
 def test_a_draw_that_is_rejected_is_repeated(attempts: int, top_p: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten tokens of one weight, of which the first four, or nine, are kept; most or few draws need another race.
+    """Ten tokens of equal weight, of which the first four, or nine, are kept; most or few draws need another race.
 
-    The last kept one shares a tile with all that are dropped: a race with the noise of the one before would favour it.
+    The last kept token shares a tile with all dropped ones: reusing the previous race's noise would favor it.
     """
     monkeypatch.setattr(race, "ATTEMPTS", attempts)
     logits = torch.full((1, 20_000), -30.0)
@@ -229,14 +229,14 @@ def test_a_draw_that_is_rejected_is_repeated(attempts: int, top_p: float, monkey
 
 
 @pytest.mark.parametrize("top_p", [0.02, 0.5])
-def test_rejected_draws_are_those_of_the_row_alone(top_p: float, device: torch.device) -> None:
+def test_rejected_draws_equal_those_of_the_row_alone(top_p: float, device: torch.device) -> None:
     logits = torch.randn(3, 9000, generator=torch.Generator().manual_seed(6)).to(device)
     rows = [row(index, seed=7, top_p=top_p) for index in range(60)]
     together = sample(logits, rows, of=[index % 3 for index in range(60)])
     assert together == [sample(logits[index % 3].unsqueeze(0), [each])[0] for index, each in enumerate(rows)]
 
 
-def test_a_little_rounding_seldom_changes_a_choice() -> None:
+def test_small_rounding_seldom_changes_a_choice() -> None:
     logits = torch.randn(1, 9000, generator=torch.Generator().manual_seed(3))
     moved = logits + (torch.rand(1, 9000, generator=torch.Generator().manual_seed(4)) - 0.5) * 2e-3
     rows = [row(index, seed=5, top_p=0.95) for index in range(1000)]

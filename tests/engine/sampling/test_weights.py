@@ -1,4 +1,4 @@
-"""top_k, top_p and min_p against a reference, asked about one token and about all."""
+"""top_k, top_p and min_p against a reference, evaluated for one token and for all."""
 
 import math
 
@@ -26,7 +26,7 @@ def weighed(scores: torch.Tensor, *filters: Filters) -> Weights:
 
 
 def weights_of(weights: Weights, vocab: int) -> npt.NDArray[np.float32]:
-    """The weights after everything that is dropped has been found."""
+    """Return the weights after all dropped tokens have been found."""
     rows = len(weights.tiles)
     weights.restrict(range(rows))
     found: npt.NDArray[np.float32] = weights.tiles.reshape(rows, -1)[:, :vocab].cpu().numpy()
@@ -40,7 +40,7 @@ def kept(scores: torch.Tensor, *filters: Filters) -> list[set[int]]:
 
 
 def reference(scores: list[float], filters: Filters) -> set[int]:
-    """The tokens that are kept, straight from the definitions."""
+    """Return the kept tokens, directly from the definitions."""
     order = sorted(range(len(scores)), key=lambda token: (-scores[token], token))
     order = order[: filters.top_k] if filters.top_k else order
     weights = [math.exp(scores[token] - scores[order[0]]) for token in order]
@@ -73,7 +73,7 @@ def test_rows_with_different_filters(rows: list[Filters], seed: int, spread: flo
 
 
 def check(scores: torch.Tensor, filters: Filters) -> None:
-    """What is kept is the start of the row in order, and ends where a sum in double precision says."""
+    """Check that the kept tokens are the start of the sorted row, and end where a sum in double precision does."""
     vocab = len(scores)
     weights = weighed(scores.unsqueeze(0), filters)
     row = (scores - scores.max()).double().numpy()
@@ -125,7 +125,7 @@ def test_like_sorting_the_whole_row(
 
 
 @pytest.mark.parametrize("vocab", [10_000, 20])
-def test_of_equal_scores_the_first_are_kept(vocab: int) -> None:
+def test_among_equal_scores_the_first_are_kept(vocab: int) -> None:
     scores = torch.full((1, vocab), -torch.inf)
     scores[0, 3:13] = 1.0
     assert kept(scores, Filters(top_k=3)) == [{3, 4, 5}]
@@ -137,7 +137,7 @@ def test_of_equal_scores_the_first_are_kept(vocab: int) -> None:
 
 
 def test_every_token_of_a_wide_row_is_dropped_or_kept() -> None:
-    """With thousands of ties, one question each and all at once have the same answer."""
+    """With thousands of ties, evaluating tokens one by one or all at once gives the same result."""
     scores = (torch.randn(1, 9000, generator=torch.Generator().manual_seed(0)) * 0.1).bfloat16().float()
     for top_p in (0.1, 0.5, 0.93):
         weights = weighed(scores, Filters(top_p=top_p))
@@ -146,7 +146,7 @@ def test_every_token_of_a_wide_row_is_dropped_or_kept() -> None:
         assert len(dropped ^ found) <= 1
 
 
-def test_rows_on_an_accelerator_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_on_an_accelerator_are_evaluated_together(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = (torch.randn(3, 9000, generator=torch.Generator().manual_seed(0)) * 2).bfloat16().float()
     filters = [Filters(top_p=0.9), Filters(top_k=400), Filters(top_k=700, top_p=0.5)]
     tokens = torch.arange(9000)
@@ -170,7 +170,7 @@ def test_round_shares_reach_their_bound() -> None:
     assert kept(scores, Filters(top_p=1e-9)) == [{0}]
 
 
-def test_memory_that_is_used_again_holds_nothing_of_before() -> None:
+def test_reused_memory_holds_no_old_values() -> None:
     weights = Weights(2, 700, torch.device("cpu"))
     weights.fill(torch.zeros(2, 700), [Filters(), Filters()])
     assert weights.fill(torch.zeros(1, 700), [Filters(top_k=5)]) == [True]

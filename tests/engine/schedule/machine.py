@@ -1,4 +1,4 @@
-"""A synthetic machine, whose iterations take a known time and some noise."""
+"""A synthetic machine, whose iterations take a known time plus noise."""
 
 from random import Random
 
@@ -6,7 +6,7 @@ from orcastream.engine.record import IterationRecord
 
 
 class Machine:
-    """Seconds per iteration: `base` + what each token costs, times `speed`; log-normal noise, now and then a hiccup."""
+    """Seconds per iteration: `base` + the cost of each token, times `speed`; log-normal noise, rarely a hiccup."""
 
     def __init__(self, seed: int = 0, noise: float = 0.05, hiccups: float = 0.0) -> None:
         self.random = Random(seed)

@@ -1,7 +1,7 @@
-"""A scheduler with a real KVCache, whose model is pretended: blocks hold the tokens themselves.
+"""A scheduler with a real KVCache and a fake model: blocks hold the tokens themselves.
 
-So it can be told for every iteration whether what a request sees in its blocks is what it has computed, however it was
-shared, copied, evicted, swapped or preempted.
+So every iteration can check that a request sees in its blocks what it has computed, however these were shared, copied,
+evicted, swapped or preempted.
 """
 
 import itertools
@@ -27,7 +27,7 @@ _names = itertools.count()
 
 
 class TokenStore:
-    """Stands for the tensors of a group: slot s of block b holds a token id."""
+    """Replaces the tensors of a group: slot s of block b holds a token id."""
 
     def __init__(self, num_blocks: int, num_host_slots: int) -> None:
         self.tokens = np.full((num_blocks, BLOCK_SIZE), -1)
@@ -57,7 +57,7 @@ def make(
     max_model_len: int = 200,
     **settings: Any,
 ) -> Scheduler:
-    """A scheduler over a cache of `num_blocks` blocks of 4 tokens; with `window` a second group of layers has one."""
+    """Return a scheduler over a cache of `num_blocks` blocks of 4 tokens; `window` adds a group of layers with one."""
     groups = [LayerGroup(None, (0,))] + ([] if window is None else [LayerGroup(window, (1,))])
     config = EngineConfig(
         "pretended",
@@ -83,26 +83,26 @@ def make(
 
 
 def request(prompt: int | Sequence[int], max_tokens: int = 4, name: str | None = None, **fields: Any) -> Request:
-    """A request of so many different prompt tokens, or of these."""
+    """Return a request with this number of different prompt tokens, or with these tokens."""
     number = next(_names)
     ids = tuple(range(1000 * number, 1000 * number + prompt)) if isinstance(prompt, int) else tuple(prompt)
     return Request(name or f"request-{number}", ids, SamplingParams(max_tokens=max_tokens), **fields)
 
 
 def add(scheduler: Scheduler, prompt: int | Sequence[int], max_tokens: int = 4, **fields: Any) -> Request:
-    """One that waits in the scheduler."""
+    """Add a request that waits in the scheduler."""
     made = request(prompt, max_tokens, **fields)
     scheduler.add(made)
     return made
 
 
 def next_token(request: Request, position: int) -> int:
-    """What the pretended model says: the same for a request however it got there."""
+    """Return the fake model's output: the same for a request however it got there."""
     return hash((request.id, position)) % 97
 
 
 def compute(scheduler: Scheduler, plan: Plan, seconds: float = 0.01) -> list[Request]:
-    """What the engine does with a plan; the requests that this finished."""
+    """Do what the engine does with a plan, and return the requests that finish."""
     prefill_attention = 0
     for index, (each, length) in enumerate(zip(plan.requests, plan.lengths, strict=True)):
         _write(scheduler.cache, each, length)
@@ -130,7 +130,7 @@ def compute(scheduler: Scheduler, plan: Plan, seconds: float = 0.01) -> list[Req
 
 
 def _write(cache: KVCache, each: Request, length: int) -> None:
-    """Write the span's tokens into its blocks, and look whether those before it are there."""
+    """Write the span's tokens to its blocks, and check that the tokens before it are there."""
     kv, stop = each.kv, each.num_computed + length
     assert kv is not None
     assert stop <= kv.capacity, "a span must have its slots"
@@ -163,7 +163,7 @@ def _record(plan: Plan, prefill_attention: int, seconds: float) -> IterationReco
 
 
 def step(scheduler: Scheduler) -> dict[str, int]:
-    """One iteration; the tokens of each request in it."""
+    """Run one iteration and return the tokens of each request in it."""
     plan = scheduler.select()
     scheduler.check_integrity()
     lengths = dict(zip((each.id for each in plan.requests), plan.lengths, strict=True))
@@ -173,18 +173,18 @@ def step(scheduler: Scheduler) -> dict[str, int]:
 
 
 def drain(scheduler: Scheduler, most: int = 5000) -> list[dict[str, int]]:
-    """Iterate until no request is left, each iteration computing something; their tokens."""
+    """Iterate until no request is left, where each iteration computes something, and return their tokens."""
     steps = []
     while len(scheduler.requests):
         steps.append(step(scheduler))
-        assert steps[-1], "there is work, and nothing is computed"
+        assert steps[-1], "there is work, but nothing is computed"
         assert len(steps) < most, "the work does not end"
     assert scheduler.cache.blocks_used == 0
     return steps
 
 
 def cancel(scheduler: Scheduler, each: Request) -> None:
-    """As the engine does it."""
+    """Cancel a request as the engine does."""
     scheduler.finish(each)
     each.finish(None)
 

@@ -23,7 +23,7 @@ TICK_S = 1e-4
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Arrivals, groups, continuations, cancels, failures, pauses and iterations, by a clock of its own."""
+    """Arrivals, groups, continuations, cancels, failures, pauses and iterations, by the machine's own clock."""
 
     scheduler: Scheduler
 
@@ -142,13 +142,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         alone = all(each.group is None for each in self.arrived)
         if (policy == "static" and alone) or (self.choices["admission"] == "reserve" and policy in ("fcfs", "sjf")):
             assert scheduler.preemptions == 0
-        if policy == "fair" and self.choices["admission"] == "reserve":  # nobody leaves for want of blocks
+        if policy == "fair" and self.choices["admission"] == "reserve":  # no request is preempted for lack of blocks
             assert all(len(each.timeline.preempted_s) <= 1 for each in self.arrived)
         if self.choices["preemption"] == "recompute" or not self.choices["host_slots"]:
             assert scheduler.swaps == 0
 
     def teardown(self) -> None:
-        """Whatever state it is in, the work that is left comes to an end, and everything is given back."""
+        """From any state, the remaining work ends, and everything is released."""
         try:
             if hasattr(self, "scheduler"):
                 self.finish()

@@ -1,4 +1,4 @@
-"""Budgets: fixed, and one that keeps the time between tokens."""
+"""Token budgets: fixed, and adaptive to a target for the time between tokens."""
 
 import statistics
 
@@ -14,7 +14,7 @@ MOST, BLOCK = 512, 16
 
 
 def running(decodes: int, context: int = 200, **fields: float) -> list[Request]:
-    """So many decoding requests, and one in the middle of its prefill."""
+    """Return this number of decoding requests, and one in the middle of its prefill."""
     made = [request(4, **fields) for _ in range(decodes)]
     for each in made:
         each.state, each.num_computed = RequestState.INCREMENT, context
@@ -26,7 +26,7 @@ def running(decodes: int, context: int = 200, **fields: float) -> list[Request]:
 def served(
     machine: Machine, budget: AdaptiveBudget, times: IterationTimes, rounds: int, **fields: float
 ) -> list[float]:
-    """Expected seconds of `rounds` iterations of 16 decodes beside an endless prefill, as the budget sizes them."""
+    """Return the expected seconds of `rounds` iterations of 16 decodes and an endless prefill, sized by the budget."""
     batch, seconds = running(16, **fields), []
     for _ in range(rounds):
         prefill = (budget.tokens(batch) - 16) // BLOCK * BLOCK
@@ -42,11 +42,11 @@ def adaptive(target_ms: float | None = None) -> tuple[AdaptiveBudget, IterationT
     return AdaptiveBudget(MOST, block_size=BLOCK, times=times, target_ms=target_ms), times
 
 
-def test_fixed_is_what_it_says() -> None:
+def test_a_fixed_budget_is_constant() -> None:
     assert TokenBudget(7).tokens(running(3, tbt_slo_ms=0.001)) == 7
 
 
-def test_without_a_target_or_without_decodes_it_is_the_whole() -> None:
+def test_without_a_target_or_decodes_the_budget_is_the_maximum() -> None:
     budget, times = adaptive()
     times.observe(Machine().run(4, 512, 1000, 1000))
     assert budget.tokens(running(4)) == MOST
@@ -56,7 +56,7 @@ def test_without_a_target_or_without_decodes_it_is_the_whole() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("hiccups", [0.0, 0.02])
-def test_it_holds_the_target_and_uses_it(seed: int, hiccups: float) -> None:
+def test_the_budget_meets_the_target_and_uses_it(seed: int, hiccups: float) -> None:
     budget, times = adaptive(30.0)
     late = served(Machine(seed, hiccups=hiccups), budget, times, 300)[100:]
     within = sum(seconds <= 0.030 * 1.05 for seconds in late) / len(late)
@@ -64,7 +64,7 @@ def test_it_holds_the_target_and_uses_it(seed: int, hiccups: float) -> None:
     assert statistics.median(late) > 0.030 * 0.7
 
 
-def test_it_follows_a_machine_that_gets_slower_and_faster() -> None:
+def test_the_budget_adapts_to_a_machine_that_gets_slower_and_faster() -> None:
     machine = Machine(7)
     budget, times = adaptive(40.0)
     served(machine, budget, times, 200)
@@ -75,7 +75,7 @@ def test_it_follows_a_machine_that_gets_slower_and_faster() -> None:
         assert statistics.median(late) > 0.040 * 0.6
 
 
-def test_the_tightest_of_the_running_counts() -> None:
+def test_the_tightest_running_target_counts() -> None:
     budget, times = adaptive(1000.0)
     machine = Machine(3)
     for _ in range(200):
@@ -91,7 +91,7 @@ def test_the_tightest_of_the_running_counts() -> None:
     assert budget.tokens(batch) > budget.tokens([*batch[:5], *batch[6:], *running(1, tbt_slo_ms=20.0)])
 
 
-def test_prefills_never_stand_still_and_decodes_are_never_left_out() -> None:
+def test_prefills_never_stall_and_decodes_are_never_left_out() -> None:
     scheduler = make(num_blocks=60, budget=32, token_budget="adaptive", tbt_target_ms=0.001)
     decoding = [add(scheduler, 4, 30) for _ in range(2)]
     compute(scheduler, scheduler.select(), seconds=0.1)

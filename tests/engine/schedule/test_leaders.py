@@ -1,11 +1,11 @@
-"""Leaders of groups are found by what they know."""
+"""Leaders of groups are found by their known tokens."""
 
 from orcastream.engine.request import RequestState
 from orcastream.engine.schedule.leaders import GroupLeaders
 from tests.engine.schedule.pretended import request
 
 
-def test_those_that_know_the_same_and_have_not_begun() -> None:
+def test_unstarted_requests_with_the_same_tokens() -> None:
     leaders = GroupLeaders()
     same, other, begun = (request((token,) * 3, group="g") for token in (1, 2, 1))
     begun.state = RequestState.INITIATION

@@ -1,4 +1,4 @@
-"""What a configuration asks for is what schedules."""
+"""The configuration selects the scheduler's parts."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_policies_by_name(name: str) -> None:
     assert policy.name == name
 
 
-def test_the_policies_that_are_promised() -> None:
+def test_the_promised_policies_exist() -> None:
     assert set(POLICIES) >= {"fcfs", "priority", "slo", "sjf", "fair", "static"}
 
 
@@ -26,7 +26,7 @@ def test_the_other_names() -> None:
     assert (policy.preemption.kind, policy.class_weight) == ("swap", 3.0)
 
 
-def test_an_adaptive_budget_learns_from_what_the_policy_is_told() -> None:
+def test_an_adaptive_budget_learns_from_the_policys_events() -> None:
     policy = make(token_budget="adaptive", tbt_target_ms=7.0).policy
     assert isinstance(policy.budget, AdaptiveBudget)
     assert policy.budget._times is policy.times

@@ -13,7 +13,7 @@ def test_both_have_their_name() -> None:
     assert MEMORY_RULES["reserve"] is Reserve
 
 
-def test_a_prefill_under_way_keeps_its_blocks_from_newcomers() -> None:
+def test_a_running_prefill_keeps_its_blocks_from_newcomers() -> None:
     scheduler = make(num_blocks=6, budget=8)
     add(scheduler, 18, 2)
     step(scheduler)
@@ -22,7 +22,7 @@ def test_a_prefill_under_way_keeps_its_blocks_from_newcomers() -> None:
     assert scheduler.preemptions == 0
 
 
-def test_what_is_cached_and_held_needs_no_room() -> None:
+def test_cached_blocks_in_use_need_no_room() -> None:
     scheduler = make(num_blocks=9, budget=64)
     add(scheduler, tuple(range(24)), 6)
     step(scheduler)
@@ -87,7 +87,7 @@ def test_worst_cases_add_up() -> None:
     assert not memory.has_blocks([1, 11])
 
 
-def test_a_swapped_request_leaves_a_prefill_under_way_its_blocks() -> None:
+def test_a_swapped_request_leaves_a_running_prefill_its_blocks() -> None:
     scheduler = make(num_blocks=8, host_slots=8, budget=8)
     add(scheduler, 24, 4)
     step(scheduler)

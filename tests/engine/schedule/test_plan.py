@@ -19,7 +19,7 @@ def test_one_request_alone() -> None:
     assert plan.only(1) == Plan([prefilling], [8], 0)
 
 
-def test_what_was_preempted_after_it_had_been_planned_leaves_the_plan() -> None:
+def test_a_request_preempted_after_planning_leaves_the_plan() -> None:
     scheduler = make(num_blocks=30, budget=64)
     decoding, other = add(scheduler, 5), add(scheduler, 5)
     step(scheduler)

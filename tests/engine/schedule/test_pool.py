@@ -1,4 +1,4 @@
-"""The request pool keeps who waits, runs and follows apart."""
+"""The request pool separates waiting, running and following requests."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_removing_from_either_side() -> None:
     assert pool.get("0") is None
 
 
-def test_followers_hold_places_once_their_leader_runs() -> None:
+def test_followers_hold_batch_slots_once_their_leader_runs() -> None:
     pool, (leader,) = filled(1)
     follower = request(2, name="follower")
     pool.add(follower, leader)
@@ -59,7 +59,7 @@ def test_followers_hold_places_once_their_leader_runs() -> None:
     pool.check_integrity()
 
 
-def test_followers_of_one_that_is_gone_wait_by_themselves() -> None:
+def test_followers_of_a_departed_leader_wait_on_their_own() -> None:
     pool, (leader,) = filled(1)
     follower = request(2, name="follower")
     pool.add(follower, leader)
@@ -69,7 +69,7 @@ def test_followers_of_one_that_is_gone_wait_by_themselves() -> None:
     pool.check_integrity()
 
 
-def test_a_state_that_was_set_behind_its_back_is_found() -> None:
+def test_a_state_set_from_outside_is_detected() -> None:
     pool, (first, _) = filled(2)
     first.state = RequestState.INCREMENT
     with pytest.raises(IntegrityError, match="wrong place"):

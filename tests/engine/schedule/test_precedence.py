@@ -1,4 +1,4 @@
-"""Who goes first by the policy does so although a prefill could take the whole budget of each iteration."""
+"""The policy's first request goes first although a prefill could take the whole budget of each iteration."""
 
 import time
 from typing import Any
@@ -17,7 +17,7 @@ URGENT: dict[str, Any] = {"priority_class": "realtime", "tenant": "light", "ttft
 
 
 def begin(policy: str, **settings: Any) -> tuple[Scheduler, Request, Request]:
-    """One request decodes, and the prompt of another takes all that this leaves of the budget."""
+    """One request decodes, and the prompt of another takes the rest of the budget."""
     scheduler = make(policy, budget=9, **{"num_blocks": 100, **settings})
     decoding = add(scheduler, 3, 30, name="decoding", **PATIENT)
     long = add(scheduler, 84, 2, name="long", **PATIENT)
@@ -27,7 +27,7 @@ def begin(policy: str, **settings: Any) -> tuple[Scheduler, Request, Request]:
 
 
 @pytest.mark.parametrize("policy", ["fair", "priority", "sjf", "slo"])
-def test_it_is_computed_before_the_prefill_goes_on(policy: str) -> None:
+def test_the_first_request_is_computed_before_the_prefill_continues(policy: str) -> None:
     scheduler, _, _ = begin(policy)
     add(scheduler, 6, 2, name="urgent", **URGENT)
     assert step(scheduler) == {"decoding": 1, "urgent": 6}
@@ -38,7 +38,7 @@ def test_it_is_computed_before_the_prefill_goes_on(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "static"])
-def test_where_arrivals_decide_the_prefill_goes_on(policy: str) -> None:
+def test_if_arrivals_decide_the_prefill_continues(policy: str) -> None:
     scheduler, _, long = begin(policy)
     add(scheduler, 6, 2, name="urgent", **URGENT)
     while long.state is RequestState.INITIATION:
@@ -47,7 +47,7 @@ def test_where_arrivals_decide_the_prefill_goes_on(policy: str) -> None:
 
 
 @pytest.mark.parametrize("lacking", [{"batch": 2}, {"num_blocks": 23}], ids=["place", "memory"])
-def test_without_a_place_or_memory_it_waits(lacking: dict[str, int]) -> None:
+def test_without_a_batch_slot_or_memory_it_waits(lacking: dict[str, int]) -> None:
     scheduler, _, _ = begin("sjf", **lacking)
     urgent = add(scheduler, 6, 2, name="urgent", **URGENT)
     assert step(scheduler) == {"decoding": 1, "long": 8}
@@ -64,7 +64,7 @@ def test_it_takes_its_turn_among_several_prefills() -> None:
     drain(scheduler)
 
 
-def test_who_awaits_the_prefill_is_not_passed_with_it() -> None:
+def test_a_request_that_awaits_the_prefill_is_not_overtaken_with_it() -> None:
     scheduler = make("sjf", num_blocks=100)
     add(scheduler, tuple(range(84)), name="long")
     step(scheduler)
@@ -75,7 +75,7 @@ def test_who_awaits_the_prefill_is_not_passed_with_it() -> None:
     drain(scheduler)
 
 
-def test_nobody_makes_way_for_one_that_awaits_a_prefill() -> None:
+def test_no_request_is_preempted_for_one_that_awaits_a_prefill() -> None:
     scheduler = make("priority", num_blocks=100, batch=2, budget=9)
     add(scheduler, 3, 30, name="decoding", **PATIENT)
     long = add(scheduler, tuple(range(84)), 2, name="long", **PATIENT)
@@ -90,7 +90,7 @@ def test_nobody_makes_way_for_one_that_awaits_a_prefill() -> None:
     drain(scheduler)
 
 
-def test_who_lacks_rows_for_its_prompt_holds_up_nobody_behind_it() -> None:
+def test_a_request_without_rows_for_its_prompt_does_not_block_later_ones() -> None:
     scheduler = make("priority", num_blocks=2000, budget=1024, max_model_len=4000)
     add(scheduler, 1500, 1, name="rows", prompt_logprobs=0, **{**URGENT, "waited_s": 2.0})
     add(scheduler, 3000, 1, name="long", **PATIENT)
@@ -102,7 +102,7 @@ def test_who_lacks_rows_for_its_prompt_holds_up_nobody_behind_it() -> None:
     drain(scheduler)
 
 
-def test_the_next_iteration_waits_for_the_token_of_one_that_makes_way() -> None:
+def test_the_next_iteration_waits_for_the_token_of_a_preempted_request() -> None:
     scheduler, decoding, long = begin("priority", batch=2)
     long.timeline.submitted_s -= 30  # type: ignore[operator]
     for each, length in zip((plan := scheduler.select()).requests, plan.lengths, strict=True):
@@ -114,7 +114,7 @@ def test_the_next_iteration_waits_for_the_token_of_one_that_makes_way() -> None:
 
 
 class Clock:
-    """One moment for all that an iteration asks."""
+    """A clock that returns one moment for all reads of an iteration."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -142,7 +142,7 @@ ARRIVALS = st.lists(
 
 @given(st.sampled_from(["priority", "sjf", "slo"]), ARRIVALS)
 def test_prompts_share_the_budget_in_the_order_of_the_policy(policy: str, arrivals: list[Any]) -> None:
-    """With places and memory for all, whoever has to stop leaves less than a block to those behind it."""
+    """With batch slots and memory for all, a request that must stop leaves less than a block to later ones."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", clock)

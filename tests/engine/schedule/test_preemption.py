@@ -1,4 +1,4 @@
-"""Recompute or swap: what was measured decides."""
+"""Recompute or swap: measurements decide."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def taught() -> IterationTimes:
 
 
 @pytest.mark.parametrize(("kind", "swaps"), [("recompute", False), ("swap", True)])
-def test_what_was_asked_for(kind: str, swaps: bool) -> None:
+def test_the_configured_kind(kind: str, swaps: bool) -> None:
     assert PreemptionChoice(kind).prefers_swap(running(4)) is swaps
 
 
@@ -41,7 +41,7 @@ def test_the_first_copies_are_measured() -> None:
     assert not choice.prefers_swap(running(10))
 
 
-def test_without_a_measured_prefill_it_copies() -> None:
+def test_without_a_measured_prefill_blocks_are_swapped() -> None:
     choice = PreemptionChoice("auto", IterationTimes())
     for _ in range(5):
         choice.copied_out(10, 100.0), choice.copied_back(10, 100.0)
@@ -60,7 +60,7 @@ def test_the_cheaper_way_is_taken() -> None:
         assert choice.prefers_swap(running(10)) is swaps
 
 
-def test_now_and_then_it_is_measured_anew() -> None:
+def test_the_costs_are_remeasured_occasionally() -> None:
     choice = PreemptionChoice("auto", taught())
     for _ in range(9):
         choice.copied_out(1, 100.0), choice.copied_back(1, 100.0)

@@ -1,4 +1,4 @@
-"""The scheduler with a pretended model: what an iteration is made of."""
+"""The scheduler with a fake model: the contents of an iteration."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_decodes_go_first_and_prefill_takes_the_rest_of_the_budget() -> None:
     add(scheduler, 2, name="c")
     add(scheduler, 9, name="d")
     plan = scheduler.select()
-    # A long prompt's chunk ends with a block, and what is left over goes to whom it is enough for.
+    # A long prompt's chunk ends with a block, and the rest goes to a request that fits into it.
     assert (ids(plan.requests), plan.lengths, plan.num_decodes) == (["a", "b", "c"], [1, 4, 2], 1)
 
 
@@ -35,7 +35,7 @@ def test_preemption_hits_the_latest_arrival_and_keeps_its_tokens() -> None:
     scheduler = make(num_blocks=4, budget=16, prefix_cache=False, preemption="recompute")
     first, second = add(scheduler, 7, 8, name="first"), add(scheduler, 7, 8, name="second")
     step(scheduler), step(scheduler)
-    # Both fill two blocks now, and the token just sampled needs a third.
+    # Both fill two blocks now, and the newly sampled token needs a third.
     assert first.num_computed == second.num_computed == 8
     assert step(scheduler) == {"first": 1}
     assert (second.state, len(second.tokens), second.num_computed) == (RequestState.WAITING, 9, 0)
@@ -67,7 +67,7 @@ def test_phase_is_never_guessed_from_counts_after_a_preemption(kind: str) -> Non
     while first.state is not RequestState.FINISHED:
         step(scheduler)
     plan = scheduler.select()
-    # All nine known tokens are computed again, outputs like a prompt; or nothing is, and it goes on decoding.
+    # All nine known tokens are recomputed, outputs like a prompt; or none are, and the request continues decoding.
     again = kind == "recompute"
     assert (plan.lengths, plan.num_decodes) == (([9], 0) if again else ([1], 1))
     assert second.state is (RequestState.INITIATION if again else RequestState.INCREMENT)
@@ -84,7 +84,7 @@ def test_a_hit_on_a_block_that_the_same_batch_has_not_computed_yet() -> None:
     assert (first.cached_tokens, second.cached_tokens) == (0, 16)
 
 
-def test_what_awaits_a_prefix_holds_up_nobody_else() -> None:
+def test_a_request_that_awaits_a_prefix_blocks_no_other() -> None:
     scheduler = make(num_blocks=30, budget=64)
     shared = tuple(range(16))
     for name in ("first", "second"):
@@ -93,7 +93,7 @@ def test_what_awaits_a_prefix_holds_up_nobody_else() -> None:
     assert step(scheduler) == {"first": 17, "other": 5}
 
 
-def test_those_who_await_a_prefix_cost_no_more_than_the_batch_is_large() -> None:
+def test_the_cost_of_requests_that_await_a_prefix_is_bounded_by_the_batch_size() -> None:
     scheduler = make(num_blocks=60, budget=64, batch=4)
     for index in range(30):
         add(scheduler, (*range(16), 1000 + index))
@@ -104,7 +104,7 @@ def test_those_who_await_a_prefix_cost_no_more_than_the_batch_is_large() -> None
     assert len(looked_at) <= 5
 
 
-def test_a_swapped_request_goes_on_where_it_was() -> None:
+def test_a_swapped_request_continues_where_it_was() -> None:
     scheduler = make(num_blocks=4, budget=16, host_slots=4, preemption="swap")
     first, second = add(scheduler, 7, 8, name="first"), add(scheduler, 7, 8, name="second")
     step(scheduler), step(scheduler), step(scheduler)
@@ -116,7 +116,7 @@ def test_a_swapped_request_goes_on_where_it_was() -> None:
     assert second.timeline.chunks == []
 
 
-def test_a_full_host_memory_leaves_recomputing() -> None:
+def test_with_full_host_memory_preemption_recomputes() -> None:
     scheduler = make(num_blocks=4, budget=16, host_slots=1, preemption="swap")
     add(scheduler, 7, 8), add(scheduler, 7, 8)
     drain(scheduler)
@@ -124,10 +124,10 @@ def test_a_full_host_memory_leaves_recomputing() -> None:
     assert scheduler.swaps == 0
 
 
-def test_what_an_empty_cache_could_not_take_back_is_computed_again() -> None:
+def test_a_request_too_large_to_swap_in_is_recomputed() -> None:
     scheduler = make("priority", num_blocks=3, budget=16, batch=1, host_slots=8, preemption="swap")
     whole = add(scheduler, 11, 1, name="whole", priority_class="low")
-    whole.timeline.submitted_s = 1e9  # its key lies behind that of any other
+    whole.timeline.submitted_s = 1e9  # its key is greater than any other
     plan = scheduler.select()
     assert plan.lengths == [11]
     for each, length in zip(plan.requests, plan.lengths, strict=True):
@@ -151,7 +151,7 @@ def test_cancelling_a_swapped_request_frees_its_host_memory() -> None:
     assert scheduler.cache.groups[0].host.num_free == 4
 
 
-def test_a_swapped_request_does_not_take_the_blocks_of_a_prefill_under_way() -> None:
+def test_a_swapped_request_does_not_take_the_blocks_of_a_running_prefill() -> None:
     scheduler = make(num_blocks=8, budget=8, host_slots=8, preemption="swap")
     add(scheduler, 14, 5, name="first")
     back = add(scheduler, 14, 8, name="back")
@@ -162,7 +162,7 @@ def test_a_swapped_request_does_not_take_the_blocks_of_a_prefill_under_way() -> 
     assert len(back.timeline.preempted_s) == 1
 
 
-def test_nobody_is_preempted_while_a_token_of_it_is_pending() -> None:
+def test_no_request_is_preempted_while_its_token_is_pending() -> None:
     scheduler = make(num_blocks=4, budget=16, preemption="recompute", prefix_cache=False)
     first, second = add(scheduler, 7, 8, name="first"), add(scheduler, 7, 8, name="second")
     step(scheduler), step(scheduler)
@@ -193,7 +193,7 @@ def test_the_choices_of_two_prompts_of_one_group_find_their_own_leader() -> None
     assert len(scheduler._admission.leaders) == 0
 
 
-def test_integrity_check_sees_a_stolen_block() -> None:
+def test_integrity_check_detects_a_stolen_block() -> None:
     scheduler = make()
     each = add(scheduler, 8, 2)
     scheduler.select()
@@ -204,7 +204,7 @@ def test_integrity_check_sees_a_stolen_block() -> None:
         scheduler.check_integrity()
 
 
-def test_relief_asks_nothing_of_the_policy_about_requests_that_have_ended() -> None:
+def test_relief_does_not_query_the_policy_about_ended_requests() -> None:
     scheduler = make("slo", budget=16)
     one, other = add(scheduler, 4), add(scheduler, 4)
     plan = scheduler.select()
@@ -220,7 +220,7 @@ def test_relief_asks_nothing_of_the_policy_about_requests_that_have_ended() -> N
     [(100, [100] * 5 + [12]), (85, [85] * 6)],
     ids=["none left", "less than a block left"],
 )
-def test_who_lacks_rows_for_its_prompt_holds_up_nobody_else(prompt: int, lengths: list[int]) -> None:
+def test_a_request_without_rows_for_its_prompt_blocks_no_other(prompt: int, lengths: list[int]) -> None:
     scheduler = make(num_blocks=600, budget=1024, batch=16)
     asking = [add(scheduler, prompt, 1, prompt_logprobs=0) for _ in range(9)]
     other = add(scheduler, 30, 1)
@@ -234,7 +234,7 @@ def test_who_lacks_rows_for_its_prompt_holds_up_nobody_else(prompt: int, lengths
     assert not drain(scheduler)
 
 
-def test_nobody_leaves_for_one_that_lacks_rows() -> None:
+def test_no_request_is_preempted_for_one_without_rows() -> None:
     scheduler = make("priority", num_blocks=600, budget=1024, batch=2, max_model_len=2000)
     add(scheduler, 1500, 1, name="long", priority_class="realtime", prompt_logprobs=0)
     add(scheduler, 5, 9, name="small", priority_class="low")
@@ -245,7 +245,7 @@ def test_nobody_leaves_for_one_that_lacks_rows() -> None:
     assert step(scheduler) == {"long": 476, "urgent": 20}
 
 
-def test_of_those_that_run_alone_too_who_lacks_rows_holds_up_nobody_else() -> None:
+def test_a_request_without_rows_that_runs_alone_blocks_no_other() -> None:
     scheduler = make(num_blocks=600, budget=1024, batch=16, max_model_len=1000)
     for name in ("first", "second"):
         add(scheduler, 600, 1, name=name, prompt_logprobs=0)

@@ -1,4 +1,4 @@
-"""Copies to host memory are made where they can come back, and are measured."""
+"""Blocks are copied to host memory only if they can be copied back, and the copies are measured."""
 
 from orcastream.engine.schedule.preemption import PreemptionChoice
 from orcastream.engine.schedule.swap import Swapper
@@ -22,7 +22,7 @@ def test_out_and_back() -> None:
     step(scheduler)
 
 
-def test_what_fills_the_cache_could_not_come_back() -> None:
+def test_a_request_that_fills_the_cache_could_not_be_swapped_in() -> None:
     scheduler = make(num_blocks=3, host_slots=10, budget=16)
     each = add(scheduler, 11, 1)
     scheduler.select()

@@ -1,4 +1,4 @@
-"""What is learnt of a synthetic machine whose times are known."""
+"""What the timing model learns about a synthetic machine with known times."""
 
 import pytest
 
@@ -9,7 +9,7 @@ CASES = [(0, 512, 512, 512 * 512), (16, 0, 4000, 0), (16, 256, 8000, 256 * 4000)
 
 
 def errors(times: IterationTimes, machine: Machine) -> list[float]:
-    """Relative errors of its predictions."""
+    """Return the relative errors of its predictions."""
     return [times.iteration_s(*case) / machine.expected_s(*case) - 1 for case in CASES]
 
 
@@ -28,19 +28,19 @@ def test_nothing_is_known_before_the_first() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_converges_on_a_noisy_machine(seed: int) -> None:
+def test_predictions_converge_on_a_noisy_machine(seed: int) -> None:
     machine = Machine(seed)
     assert max(map(abs, errors(taught(machine, 300), machine))) < 0.1
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_hiccups_move_little(seed: int) -> None:
+def test_hiccups_change_little(seed: int) -> None:
     machine = Machine(seed, hiccups=0.02)
     assert max(map(abs, errors(taught(machine, 400), machine))) < 0.2
 
 
 @pytest.mark.parametrize("speed", [1e-3, 1e3])
-def test_one_outlier_moves_nothing(speed: float) -> None:
+def test_one_outlier_changes_nothing(speed: float) -> None:
     machine = Machine(6)
     times = taught(machine, 300)
     machine.speed = speed
@@ -50,7 +50,7 @@ def test_one_outlier_moves_nothing(speed: float) -> None:
 
 
 @pytest.mark.parametrize("speed", [0.4, 3.0])
-def test_it_follows_a_machine_that_changes(speed: float) -> None:
+def test_predictions_follow_a_machine_that_changes(speed: float) -> None:
     machine = Machine(1)
     times = taught(machine, 300)
     machine.speed = speed

@@ -1,4 +1,4 @@
-"""API keys from a file and from Redis: what each allows, and that changes count without a restart."""
+"""API keys from a file and from Redis: what each allows, and changes that apply without a restart."""
 
 import json
 import time
@@ -21,7 +21,7 @@ SOON: dict[str, Any] = {"api_keys_reload_s": 0.02}
 
 
 def write(path: Path, **grants: Grant) -> None:
-    """The file as `orcastream keys` writes it: replaced as a whole."""
+    """Write the file as `orcastream keys` does: replaced as a whole."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps({digest(key): json.loads(grant_text(grant)) for key, grant in grants.items()}))
     new.replace(path)
@@ -44,7 +44,7 @@ async def becomes(served: Served, key: str, wanted: int) -> None:
     await eventually(is_so)
 
 
-async def test_a_file_that_changes_counts_without_a_restart(stage: Stage, tmp_path: Path) -> None:
+async def test_file_changes_apply_without_a_restart(stage: Stage, tmp_path: Path) -> None:
     worker = await stage.worker()
     path = tmp_path / "keys.json"
     write(path, first=Grant(tenant="alpha"))
@@ -63,7 +63,7 @@ async def test_a_file_that_changes_counts_without_a_restart(stage: Stage, tmp_pa
     await becomes(served, "second", 401)
 
 
-async def test_keys_in_redis_count_at_every_gateway(stage: Stage, redis_server: RedisServer) -> None:
+async def test_keys_in_redis_apply_at_every_gateway(stage: Stage, redis_server: RedisServer) -> None:
     served = [await stage.gateway(api_keys_in_redis=True, **SOON) for _ in range(2)]
     for one in served:
         await becomes(one, "nobody", 401)
@@ -77,7 +77,7 @@ async def test_keys_in_redis_count_at_every_gateway(stage: Stage, redis_server: 
     await link.close()
 
 
-async def test_nobody_is_let_in_before_the_keys_were_read(stage: Stage, tmp_path: Path) -> None:
+async def test_no_request_is_admitted_before_the_keys_are_read(stage: Stage, tmp_path: Path) -> None:
     served = await stage.gateway(api_keys_file=tmp_path / "missing.json", **SOON)
     answer = await served.http().get("/v1/models")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "api_keys_unknown")
@@ -106,7 +106,7 @@ async def test_a_key_allows_classes_and_lengths(stage: Stage, tmp_path: Path) ->
     assert [request.payload.max_tokens for request in worker.requests] == [50, 60]
 
 
-async def test_a_key_with_a_length_refuses_nobody_who_says_none(stage: Stage, tmp_path: Path) -> None:
+async def test_a_key_with_a_length_limit_accepts_requests_without_a_length(stage: Stage, tmp_path: Path) -> None:
     worker = await stage.worker()
     path = tmp_path / "keys.json"
     write(path, long=Grant(tenant="alpha", max_tokens=MAX_MODEL_LEN - 10), short=Grant(tenant="beta", max_tokens=8))
@@ -127,7 +127,7 @@ async def test_a_key_with_a_length_refuses_nobody_who_says_none(stage: Stage, tm
     assert [payload.max_tokens for payload in asked[3:]] == [20, 8]
 
 
-async def test_what_a_key_does_not_allow_is_told_as_the_client_calls_it(stage: Stage, tmp_path: Path) -> None:
+async def test_a_refusal_uses_the_clients_parameter_name(stage: Stage, tmp_path: Path) -> None:
     await stage.worker()
     path = tmp_path / "keys.json"
     write(path, k=Grant(tenant="alpha", classes=["normal", "low"], max_tokens=8))
@@ -149,7 +149,7 @@ async def test_what_a_key_does_not_allow_is_told_as_the_client_calls_it(stage: S
         assert error["message"].startswith(f"{field}: got ")
 
 
-def test_a_key_cannot_be_guessed_nor_read_back() -> None:
+def test_a_key_cannot_be_guessed_or_read_back() -> None:
     keys = {new_key() for _ in range(100)}
     assert len(keys) == 100
     assert all(len(key) == len("orca_") + 43 and key not in digest(key) for key in keys)
@@ -167,11 +167,11 @@ def test_a_key_cannot_be_guessed_nor_read_back() -> None:
         json.dumps({"0" * 64: {"tenant": "a", "unknown": 1}}),
     ],
 )
-def test_what_is_no_list_of_keys_is_refused(text: str) -> None:
+def test_an_invalid_list_of_keys_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="allowed"):
         read_grants(text)
 
 
-def test_keys_come_from_one_place() -> None:
+def test_keys_come_from_one_source() -> None:
     with pytest.raises(ValueError, match="allowed: one of them"):
         GatewaySettings(_env_file=None, api_keys={"k": "alpha"}, api_keys_in_redis=True)

@@ -1,4 +1,4 @@
-"""What a Content-Length announces, however it is spelt."""
+"""The size that a Content-Length announces, however it is spelled."""
 
 import pytest
 

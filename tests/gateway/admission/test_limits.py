@@ -1,4 +1,4 @@
-"""429: why, when to come back, the same at every gateway, and never for what was accepted before."""
+"""429: the reason and retry time, the same at every gateway, and never for a request accepted before."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def ask(served: Served, key: str = "none", **changes: Any) -> httpx.Respon
 
 
 def refused(answer: httpx.Response) -> tuple[str, int]:
-    """The code of a refusal and the seconds after which to come back."""
+    """Return the code of a refusal and the seconds after which to retry."""
     assert answer.status_code == 429, answer.text
     error = answer.json()["error"]
     assert (error["type"], "Try again in" in error["message"]) == ("rate_limit_error", True)
@@ -49,7 +49,7 @@ async def gate(stage: Stage) -> Gate:
 
 
 async def waiting(stage: Stage, link: Link, count: int, priority_class: str = "normal") -> None:
-    """Until so many requests are in the queue."""
+    """Wait until this number of requests is in the queue."""
 
     async def are_there() -> bool:
         return bool(await link.call("XLEN", stage.keys.requests(priority_class)) == count)
@@ -58,18 +58,18 @@ async def waiting(stage: Stage, link: Link, count: int, priority_class: str = "n
 
 
 async def finished(asking: list[Awaitable[httpx.Response]], gate: Gate) -> None:
-    """All of them are answered, once they may be."""
+    """Open the gate and wait until all are answered."""
     await gate.open()
     assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * len(asking)
 
 
 def with_keys(path: Path, **grants: Grant) -> dict[str, Any]:
-    """Settings of a gateway at which these keys count."""
+    """Return settings of a gateway that accepts these keys."""
     path.write_text(json.dumps({digest(key): json.loads(grant_text(grant)) for key, grant in grants.items()}))
     return {"api_keys_file": path, "api_keys_reload_s": 0.02}
 
 
-async def test_a_queue_is_bounded_by_what_is_asked_for(stage: Stage, gate: Gate, link: Link) -> None:
+async def test_a_queue_is_bounded_by_requested_tokens(stage: Stage, gate: Gate, link: Link) -> None:
     served = await stage.gateway(max_queue_tokens=120)
     asking = [asyncio.ensure_future(ask(served)) for _ in range(2)]
     await waiting(stage, link, 2)
@@ -79,8 +79,8 @@ async def test_a_queue_is_bounded_by_what_is_asked_for(stage: Stage, gate: Gate,
     await finished(asking, gate)
 
 
-async def test_a_wait_that_a_deadline_does_not_bear(stage: Stage, link: Link) -> None:
-    """Nobody claims here: three requests wait, of which one is served in a second."""
+async def test_a_wait_beyond_the_deadline_is_refused(stage: Stage, link: Link) -> None:
+    """No worker claims here: three requests wait, and one is served per second."""
     served = await stage.gateway(require_worker=False, max_wait_share=0.5)
     reports = ThroughputReports(link, stage.keys, "w")
     await reports.tell(Throughput(56, 1, 0, 4), ttl_ms=60_000)
@@ -96,7 +96,7 @@ async def test_a_wait_that_a_deadline_does_not_bear(stage: Stage, link: Link) ->
     again = asyncio.ensure_future(ask(impatient, request_id="r0", timeout=1))
     await stage.worker(TEXT)
     for answer in await asyncio.gather(again, *asking):
-        assert answer.status_code == 200, "a repeat of what was accepted is not refused, nor is what was accepted"
+        assert answer.status_code == 200, "neither an accepted request nor its repeat is refused"
 
 
 async def test_the_rate_of_a_key_holds_at_all_gateways(stage: Stage, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_one_client_cannot_fill_the_queue(stage: Stage, gate: Gate, link: 
     assert (await ask(served, "a")).status_code == 200
 
 
-async def test_one_client_cannot_ask_for_all_tokens_of_the_queue(
+async def test_one_client_cannot_take_all_tokens_of_the_queue(
     stage: Stage, gate: Gate, link: Link, tmp_path: Path
 ) -> None:
     grants = {"a": Grant(tenant="alpha"), "b": Grant(tenant="beta")}
@@ -179,7 +179,7 @@ async def test_one_client_cannot_ask_for_all_tokens_of_the_queue(
     await finished(asking, gate)
 
 
-async def test_without_keys_the_queue_is_everybodys(stage: Stage, gate: Gate, link: Link) -> None:
+async def test_without_keys_one_client_may_fill_the_queue(stage: Stage, gate: Gate, link: Link) -> None:
     served = await stage.gateway(max_queue_depth=4)
     asking = [asyncio.ensure_future(ask(served)) for _ in range(4)]
     await waiting(stage, link, 4)

@@ -1,4 +1,4 @@
-"""From prompts to ids, and what is said of those that the context cannot take."""
+"""Encoding prompts to ids, and the errors for prompts that exceed the context."""
 
 import pytest
 
@@ -12,7 +12,7 @@ LIMITS = ModelLimits(vocab_size=400, max_model_len=2000)
 
 
 @pytest.mark.parametrize("text", ["ab " * 1000, "a" * 20_000], ids=["tokenized", "refused before"])
-def test_a_refused_prompt_is_told_by_its_tokens_or_the_fewest_that_it_has(tokenizer: Tokenizer, text: str) -> None:
+def test_a_refusal_states_the_prompts_tokens_or_their_minimum(tokenizer: Tokenizer, text: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         PromptEncoder(tokenizer, LIMITS).encode(Text(text))
     count = len(tokenizer.encode(text))

@@ -1,4 +1,4 @@
-"""What a body may say: every parameter is honoured or refused by name."""
+"""What a body may contain: every parameter is honored or refused by name."""
 
 import inspect
 import json
@@ -36,7 +36,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 @dataclass(frozen=True)
 class Admitted:
-    """A request that may be enqueued, and what its client said to the gateway."""
+    """A request that may be enqueued, and its client's instructions to the gateway."""
 
     request: GenerationRequest
     requests: list[GenerationRequest]
@@ -66,7 +66,7 @@ def completion(admission: RequestAdmission, **parameters: Any) -> Admitted:
     return admit(admission, COMPLETIONS, {"model": "tiny", "prompt": "hi", **parameters})
 
 
-def test_as_many_log_probabilities_of_prompts_as_an_answer_holds(admission: RequestAdmission) -> None:
+def test_prompt_log_probabilities_are_bounded_by_the_answer_size(admission: RequestAdmission) -> None:
     asked = {"prompt": [[5] * 128] * 128, "n": 16, "echo": True, "logprobs": 1}
     assert len(completion(admission, **asked).requests) == 128
     with pytest.raises(InvalidRequest, match=r"^logprobs: got 2, allowed: .*, not 786432"):
@@ -85,7 +85,7 @@ def refusal(admission: RequestAdmission, endpoint: GenerationEndpoint, body: Any
     return error if isinstance(error, ApiError) else invalid(error)
 
 
-def test_defaults_are_openais(admission: RequestAdmission) -> None:
+def test_defaults_equal_openais(admission: RequestAdmission) -> None:
     admitted = completion(admission)
     request = admitted.request
     assert request.payload.max_tokens == 16
@@ -103,7 +103,7 @@ def test_ids_differ(admission: RequestAdmission) -> None:
     assert completion(admission).request.id != completion(admission).request.id
 
 
-def test_everything_implemented_arrives(admission: RequestAdmission) -> None:
+def test_every_implemented_parameter_reaches_the_request(admission: RequestAdmission) -> None:
     admitted = completion(
         admission,
         prompt=[5, 6, 7],
@@ -138,7 +138,7 @@ def test_everything_implemented_arrives(admission: RequestAdmission) -> None:
 
 
 @pytest.mark.parametrize("ask", [completion, chat])
-def test_what_other_servers_call_so_arrives(admission: RequestAdmission, ask: Callable[..., Admitted]) -> None:
+def test_names_of_other_servers_reach_the_request(admission: RequestAdmission, ask: Callable[..., Admitted]) -> None:
     samples = ask(admission, n=2, best_of=4, cache_salt="blue", ttft_slo_ms=300, tbt_slo_ms=40.5).request.payload
     assert (samples.n, samples.best_of, samples.cache_salt) == (2, 4, "blue")
     assert (samples.ttft_slo_ms, samples.tbt_slo_ms) == (300, 40.5)
@@ -150,7 +150,7 @@ def test_what_other_servers_call_so_arrives(admission: RequestAdmission, ask: Ca
 
 
 @pytest.mark.parametrize("prompt", ["hi", ["hi"]])
-def test_one_prompt_in_an_array_is_that_prompt(admission: RequestAdmission, prompt: object) -> None:
+def test_an_array_with_one_prompt_is_that_prompt(admission: RequestAdmission, prompt: object) -> None:
     assert completion(admission, prompt=prompt).request.payload == completion(admission).request.payload
 
 
@@ -163,7 +163,7 @@ def test_several_prompts_are_several_requests(admission: RequestAdmission) -> No
     assert len({request.id for request in completion(admission, prompt=["a", "b"]).requests}) == 2
 
 
-def test_an_own_id_is_its_tenants(admission: RequestAdmission) -> None:
+def test_a_client_chosen_id_belongs_to_its_tenant(admission: RequestAdmission) -> None:
     body = {"model": "tiny", "prompt": "hi", "request_id": "mine"}
     ids = {tenant: admit(admission, COMPLETIONS, body, tenant).request.id for tenant in ("default", "alpha", "beta")}
     assert len(set(ids.values())) == 3
@@ -181,11 +181,11 @@ def test_an_own_id_is_its_tenants(admission: RequestAdmission) -> None:
         admit(admission, COMPLETIONS, {**body, "request_id": "x" * 107}, "alpha")
 
 
-def test_one_array_of_ids_in_an_array_is_that_prompt(admission: RequestAdmission) -> None:
+def test_an_array_with_one_array_of_ids_is_that_prompt(admission: RequestAdmission) -> None:
     assert completion(admission, prompt=[[5, 6]]).request.payload.prompt == (5, 6)
 
 
-def test_default_max_tokens_shrinks_to_what_the_context_leaves(admission: RequestAdmission) -> None:
+def test_default_max_tokens_shrinks_to_the_remaining_context(admission: RequestAdmission) -> None:
     assert completion(admission, prompt=[5] * (MAX_MODEL_LEN - 4)).request.payload.max_tokens == 4
 
 
@@ -197,7 +197,7 @@ def test_chat_uses_the_template(admission: RequestAdmission) -> None:
     assert chat(admission, max_completion_tokens=5, max_tokens=5).request.payload.max_tokens == 5
 
 
-def test_what_changes_logits_arrives(admission: RequestAdmission) -> None:
+def test_logit_parameters_reach_the_request(admission: RequestAdmission) -> None:
     payload = completion(
         admission, presence_penalty=0.5, frequency_penalty=-1, repetition_penalty=1.2, logit_bias={"5": -100, "7": 2.5}
     ).request.payload
@@ -205,7 +205,7 @@ def test_what_changes_logits_arrives(admission: RequestAdmission) -> None:
     assert payload.logit_bias == ((5, -100.0), (7, 2.5))
 
 
-def test_logprobs_are_asked_for_in_two_ways(admission: RequestAdmission) -> None:
+def test_logprobs_can_be_requested_in_two_ways(admission: RequestAdmission) -> None:
     assert completion(admission, logprobs=0).request.payload.logprobs == 0
     assert completion(admission, logprobs=4).request.payload.logprobs == 4
     assert completion(admission, logprobs=False).request.payload.logprobs is None
@@ -223,7 +223,9 @@ def test_logprobs_are_asked_for_in_two_ways(admission: RequestAdmission) -> None
 
 
 @pytest.mark.parametrize("ask", [completion, chat])
-def test_what_cannot_change_the_answer_is_accepted(admission: RequestAdmission, ask: Callable[..., Admitted]) -> None:
+def test_parameters_that_cannot_change_the_answer_are_accepted(
+    admission: RequestAdmission, ask: Callable[..., Admitted]
+) -> None:
     hints = {
         "metadata": {"run": "7"},
         "prediction": {"type": "content", "content": "x"},
@@ -239,7 +241,7 @@ def test_what_cannot_change_the_answer_is_accepted(admission: RequestAdmission, 
 
 
 @pytest.mark.parametrize("ask", [completion, chat])
-def test_vllms_extras_are_accepted_where_they_ask_for_nothing(
+def test_vllms_extras_are_accepted_if_they_have_no_effect(
     admission: RequestAdmission, ask: Callable[..., Admitted]
 ) -> None:
     extras = {
@@ -281,7 +283,7 @@ def test_an_answer_may_be_sent_back_as_the_sdk_dumps_it(admission: RequestAdmiss
     assert chat(admission, messages=[dumped, {"role": "user", "content": "y"}]).request.payload.prompt
 
 
-def test_values_that_ask_for_nothing_are_accepted(admission: RequestAdmission) -> None:
+def test_values_without_effect_are_accepted(admission: RequestAdmission) -> None:
     neutral = {
         "frequency_penalty": 0,
         "presence_penalty": 0.0,
@@ -459,15 +461,13 @@ def test_wrong_values_are_refused_by_name(admission: RequestAdmission, parameter
         ({"stream_options": {"include_usage": True}}, "stream_options: got {'include_usage': True}"),
     ],
 )
-def test_a_wrong_value_is_told_as_it_was_written(
-    admission: RequestAdmission, parameters: dict[str, Any], got: str
-) -> None:
+def test_a_wrong_value_is_quoted_as_written(admission: RequestAdmission, parameters: dict[str, Any], got: str) -> None:
     error = refusal(admission, COMPLETIONS, {"model": "tiny", "prompt": "hi", **parameters})
     assert error.message.startswith(f"{got}, allowed: ")
 
 
 def calling(call: dict[str, Any] | None = None, arguments: object = "") -> dict[str, Any]:
-    """A message with a call; the tiny model's template knows none."""
+    """A message with a call; the tiny model's template does not support calls."""
     function = {"name": "f", "arguments": arguments}
     return {"role": "assistant", "tool_calls": [call or {"id": "a", "type": "function", "function": function}]}
 
@@ -521,7 +521,7 @@ def test_wrong_messages_are_refused_by_name(admission: RequestAdmission, message
         b"{" + b'"a": 1' + b"0" * 400 + b".5}",
     ],
 )
-def test_what_is_no_json_object_is_refused(admission: RequestAdmission, raw: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_refused(admission: RequestAdmission, raw: bytes) -> None:
     error = refusal(admission, COMPLETIONS, raw)
     assert (error.status, error.param) == (400, "body")
 
@@ -534,7 +534,7 @@ def test_what_is_no_json_object_is_refused(admission: RequestAdmission, raw: byt
         (b'{"model": "tiny", "prompt": "a", "logit_bias": {"5": 1, "5": 0}}', "5"),
     ],
 )
-def test_what_is_said_twice_is_refused(admission: RequestAdmission, raw: bytes, param: str) -> None:
+def test_duplicate_keys_are_refused(admission: RequestAdmission, raw: bytes, param: str) -> None:
     error = refusal(admission, COMPLETIONS, raw)
     assert (error.status, error.param) == (400, param)
 
@@ -546,7 +546,7 @@ def test_what_is_said_twice_is_refused(admission: RequestAdmission, raw: bytes, 
         (CHAT, openai.resources.chat.Completions.create, {"model", "messages"}),
     ],
 )
-def test_null_is_taken_for_every_parameter_of_the_official_client(
+def test_null_is_accepted_for_every_parameter_of_the_official_client(
     admission: RequestAdmission, endpoint: GenerationEndpoint, create: Callable[..., Any], own: set[str]
 ) -> None:
     beside_the_body = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
@@ -579,14 +579,14 @@ def test_every_part_of_a_message_of_the_official_client_may_be_empty(admission: 
         ),
     ],
 )
-def test_beyond_the_context(
+def test_requests_beyond_the_context_are_refused(
     admission: RequestAdmission, endpoint: GenerationEndpoint, body: dict[str, Any], param: str
 ) -> None:
     error = refusal(admission, endpoint, {"model": "tiny", **body})
     assert (error.status, error.param, error.code) == (400, param, "context_length_exceeded")
 
 
-def test_a_token_outside_the_vocabulary_is_another_matter(admission: RequestAdmission) -> None:
+def test_a_token_outside_the_vocabulary_is_another_error(admission: RequestAdmission) -> None:
     error = refusal(admission, COMPLETIONS, {"model": "tiny", "prompt": [5, 4000]})
     assert (error.param, error.code) == ("prompt.1", "invalid_request")
 
@@ -604,7 +604,7 @@ def test_the_idempotency_key_names_the_request(admission: RequestAdmission) -> N
         admit(admission, COMPLETIONS, both, idempotency_key="def")
 
 
-def test_trace_context_travels_on_if_it_is_one(admission: RequestAdmission) -> None:
+def test_valid_trace_context_is_passed_on(admission: RequestAdmission) -> None:
     body = {"model": "tiny", "prompt": "hi"}
     request = admit(admission, COMPLETIONS, body, traceparent=PARENT, tracestate="a=1").request
     assert (request.traceparent, request.tracestate) == (PARENT, "a=1")
@@ -618,7 +618,7 @@ def test_a_model_without_chat_template_says_so(tmp_path: Path) -> None:
     assert (error.status, error.code) == (400, "no_chat_template")
 
 
-def test_variables_of_the_template(tmp_path: Path) -> None:
+def test_template_variables(tmp_path: Path) -> None:
     admission = admission_of(str(write_thinking_model(tmp_path)))
     tokenizer = Tokenizer.load(str(tmp_path))
 
@@ -646,23 +646,23 @@ def test_variables_of_the_template(tmp_path: Path) -> None:
         assert (error.status, error.param) == (400, param)
 
 
-def test_an_effort_that_the_template_does_not_know_is_refused(admission: RequestAdmission) -> None:
+def test_an_effort_unknown_to_the_template_is_refused(admission: RequestAdmission) -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "reasoning_effort": "low"}
     error = refusal(admission, CHAT, body)
     assert (error.status, error.param) == (400, "reasoning_effort")
 
 
-def test_the_endpoint_is_told_by_the_id() -> None:
+def test_the_id_encodes_the_endpoint() -> None:
     assert endpoint_of("chatcmpl-x") is CHAT
     assert endpoint_of("cmpl-x") is COMPLETIONS
     assert endpoint_of("chatcmplx") is endpoint_of("anything") is COMPLETIONS
 
 
 @pytest.mark.parametrize("letter", [" ", "a", "\u00e9", '"', "["])
-def test_text_that_no_context_can_take_is_refused_by_its_length(
+def test_text_too_long_for_any_context_is_refused_by_its_length(
     admission: RequestAdmission, monkeypatch: pytest.MonkeyPatch, letter: str
 ) -> None:
-    """A tokenizer takes seconds and gigabytes for it, and a template its time."""
+    """A tokenizer needs seconds and gigabytes for it, and a template needs time too."""
     for kind, name in ((Tokenizer, "encode"), (Tokenizer, "encode_chat"), (ChatTemplate, "render")):
         monkeypatch.setattr(kind, name, lambda *_, name=name, **__: pytest.fail(f"{name} was called"))
     most = (MAX_MODEL_LEN - 1) * admission._tokenizer.longest_token
@@ -676,7 +676,7 @@ def test_text_that_no_context_can_take_is_refused_by_its_length(
         assert f"{param}: got '{2 * len(half)} characters', allowed: at most {most} characters" in error.message
 
 
-def test_a_template_that_writes_too_much_is_not_tokenized(
+def test_oversized_template_output_is_not_tokenized(
     admission: RequestAdmission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ChatTemplate, "render", lambda *_, **__: RenderedChat((Segment("x" * 10**6),)))
@@ -695,7 +695,7 @@ def test_a_template_that_writes_too_much_is_not_tokenized(
     ],
     ids=["names", "texts", "arrays", "numbers"],
 )
-def test_a_body_of_too_many_things_is_refused_before_it_is_parsed(
+def test_a_body_with_too_many_values_is_refused_before_parsing(
     admission: RequestAdmission, monkeypatch: pytest.MonkeyPatch, raw: bytes, what: str
 ) -> None:
     monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was parsed"))

@@ -1,4 +1,4 @@
-"""Batches through gateways in this process, before a scripted worker."""
+"""Batches through gateways in this process, in front of a scripted worker."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ async def upload(client: openai.AsyncOpenAI, content: bytes, **options: Any) -> 
 
 
 async def begin(client: openai.AsyncOpenAI, *lines: object, endpoint: Any = CHAT, **options: Any) -> Batch:
-    """A batch of such lines."""
+    """Begin a batch of these lines."""
     file_id = await upload(client, file_of(*lines))
     return await client.batches.create(input_file_id=file_id, endpoint=endpoint, completion_window="24h", **options)
 
@@ -41,7 +41,7 @@ async def ended(client: openai.AsyncOpenAI, batch: Batch) -> Batch:
 
 
 async def results(client: openai.AsyncOpenAI, file_id: str | None) -> dict[str, Any]:
-    """The lines of a file of results by their custom ids, of which none is there twice."""
+    """Return the lines of a results file by custom id; no id occurs twice."""
     assert file_id is not None
     content = (await client.files.content(file_id)).content
     lines = [json.loads(each) for each in content.splitlines()]

@@ -1,4 +1,4 @@
-"""How large the answer to one line may be: what is larger is an error line, and is not computed any further."""
+"""The size limit of the answer to one line: a larger answer becomes an error line, and its computation stops."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ PROMPT_LOGPROBS = {"prompt": ["a", "b"], "n": 2, "echo": True, "logprobs": 1, "p
         (COMPLETIONS, PROMPT_LOGPROBS),
     ],
 )
-async def test_an_answer_has_so_many_bytes(
+async def test_the_size_of_an_answer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, url: str, body: dict[str, Any]
 ) -> None:
     ids = stage.tokenizer.encode(TEXT)
@@ -51,10 +51,10 @@ async def test_an_answer_has_so_many_bytes(
 
 
 @pytest.mark.parametrize("more", [{}, {"logprobs": 2}])
-async def test_what_is_too_large_is_cancelled_while_it_comes(
+async def test_an_oversized_answer_is_cancelled_while_it_arrives(
     stage: Stage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
-    """Its worker would never come to an end."""
+    """Its worker would never finish."""
     monkeypatch.setattr(line_answers, "MAX_ANSWER_BYTES", 5_000)
     ids, quick = stage.tokenizer.encode(TEXT), len(stage.tokenizer.encode("x"))
 

@@ -1,4 +1,4 @@
-"""What gateways tell of batches: to Prometheus, from processes, and what a look at all open ones comes to."""
+"""What gateways report about batches: to Prometheus, from several processes, and from a look at all open batches."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ def one(batch_id: str, progress: JobProgress, *, created_ms: int = 0, runs: bool
     return OpenBatch(batch_id, JobOrder("file", created_ms, 10**9, 10**9), progress, runs)
 
 
-def test_a_batch_is_idle_while_no_line_gets_a_result_and_nothing_is_noted() -> None:
+def test_a_batch_without_results_or_state_changes_is_idle() -> None:
     watch = OpenBatchWatch()
     reading, running = JobProgress(None, 0, 0), JobProgress(9, 4, 1, marks={"in_progress_ms": "5"})
     found = watch.look([one("a", reading), one("b", running, created_ms=MINUTE_MS)], 2 * MINUTE_MS, has_room=True)
@@ -48,7 +48,7 @@ def test_a_batch_is_idle_while_no_line_gets_a_result_and_nothing_is_noted() -> N
 
 
 @pytest.mark.parametrize(("has_room", "idle_s"), [(True, 60), (False, 0)])
-def test_whoever_waits_for_its_turn_is_not_idle(has_room: bool, idle_s: float) -> None:
+def test_a_batch_that_waits_for_its_turn_is_not_idle(has_room: bool, idle_s: float) -> None:
     watch = OpenBatchWatch()
     waiting = [one("a", JobProgress(None, 0, 0), runs=False)]
     watch.look(waiting, 0, has_room=has_room)
@@ -66,8 +66,8 @@ def test_a_wait_for_a_turn_is_not_idleness_afterwards() -> None:
     assert watch.look([one("a", stands, runs=False)], 123 * MINUTE_MS, has_room=False).idle_s == 0
 
 
-async def test_of_two_that_end_a_batch_one_tells_of_it(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """The second read that it had not ended, and got the right to run it once the first had ended it."""
+async def test_of_two_gateways_that_end_a_batch_one_reports_it(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """The second gateway read that the batch was open, and got the right to run it after the first had ended it."""
     gateway = (await stage.gateway()).gateway
     keys, patience_s = gateway.models.default.keys, gateway.settings.redis_patience_s
     files = FileStore(gateway.redis, keys, patience_s=patience_s)
@@ -84,10 +84,10 @@ async def test_of_two_that_end_a_batch_one_tells_of_it(stage: Stage, caplog: pyt
     assert (told.batch, told.status, told.completed, told.failed) == (job.id, "failed", 0, 0)  # type: ignore[attr-defined]
 
 
-async def test_a_gateway_process_tells_of_its_batches(
+async def test_a_gateway_process_reports_its_batches(
     stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
 ) -> None:
-    """Also where one cannot be read."""
+    """Even if one cannot be read."""
     with redis_server.client() as redis:
         redis.hset(stage.keys.job("batch_unreadable"), "order", '{"unknown": 1}')
         redis.hset(stage.keys.open_batches, "batch_unreadable", "default")
@@ -125,7 +125,7 @@ async def test_a_gateway_process_tells_of_its_batches(
 
 
 def samples(page: str) -> dict[str, float]:
-    """What the page says of batches, in short names."""
+    """Return the page's samples about batches, under short names."""
     short = {
         "orcastream_batches": "open",
         "orcastream_batches_age_seconds": "age",

@@ -1,4 +1,4 @@
-"""Batches as OpenAI's client uses them: every line answered once, whatever other lines say; states, counts, errors."""
+"""Batches through OpenAI's client: every line answered once, whatever other lines contain; states, counts, errors."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def test_a_batch_is_answered(stage: Stage) -> None:
     assert (output.purpose, output.filename) == ("batch_output", f"{batch.id}_output.jsonl")
 
 
-async def test_completions_of_several_prompts_and_models_are_wholes(stage: Stage, model_folder: str) -> None:
+async def test_completions_of_several_prompts_and_models_are_complete(stage: Stage, model_folder: str) -> None:
     await stage.worker()
     await stage.worker("second", name="other", keys=Keys("other"))
     client = (await stage.gateway(more_models=(f"other={model_folder}",))).openai()
@@ -79,7 +79,7 @@ async def test_completions_of_several_prompts_and_models_are_wholes(stage: Stage
         ({"messages": []}, 400, "messages"),
     ],
 )
-async def test_a_wrong_request_is_an_error_line_alone(
+async def test_a_wrong_request_is_only_an_error_line(
     stage: Stage, more: dict[str, Any], status: int, param: str
 ) -> None:
     await stage.worker()
@@ -150,10 +150,10 @@ async def test_wrong_batches_are_refused(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_whoever_goes_on_withdraws_the_attempt_that_runs(
+async def test_a_gateway_that_continues_withdraws_the_running_attempt(
     stage: Stage, redis_server: RedisServer, is_kept: bool
 ) -> None:
-    """The first one has expired, and may be forgotten; of the second only the gateway knew that is gone."""
+    """The first attempt has expired, and may be forgotten; only the departed gateway knew of the second."""
 
     def script(request: GenerationRequest) -> Answer:
         if request.id.endswith(".1.1"):
@@ -190,7 +190,7 @@ async def test_whoever_goes_on_withdraws_the_attempt_that_runs(
         await eventually(runs_nothing)
 
 
-async def test_cancelling_ends_what_runs_and_what_waits(stage: Stage, redis_server: RedisServer) -> None:
+async def test_cancelling_ends_running_and_waiting_requests(stage: Stage, redis_server: RedisServer) -> None:
     ids, quick = stage.tokenizer.encode(TEXT), len(stage.tokenizer.encode("x"))
 
     def script(request: GenerationRequest) -> Answer:
@@ -228,14 +228,14 @@ async def test_cancelling_ends_what_runs_and_what_waits(stage: Stage, redis_serv
         await client.batches.cancel(begun.id)
 
 
-async def test_what_has_no_answer_by_the_end_of_the_window_expires(stage: Stage, redis_server: RedisServer) -> None:
+async def test_lines_without_an_answer_by_the_end_of_the_window_expire(stage: Stage, redis_server: RedisServer) -> None:
     client = (await stage.gateway(batch_window=2)).openai()
     begun = await begin(client, *(line(str(number)) for number in range(5)))  # there is no worker
     key = Keys(MODEL).job(begun.id)
     with redis_server.client() as redis:
         order = json.loads(redis.hget(key, "order") or "")
         redis.hset(key, "order", json.dumps({**order, "deadline_ms": redis.time()[0] * 1000 + 3000}))
-        redis.set(Keys(MODEL).job_runner(begun.id), "another gateway", px=2500)  # for longer than a beat
+        redis.set(Keys(MODEL).job_runner(begun.id), "another gateway", px=2500)  # for longer than a heartbeat
     batch = await ended(client, begun)
     assert (batch.status, batch.output_file_id) == ("expired", None)
     assert batch.expired_at is not None
@@ -245,7 +245,7 @@ async def test_what_has_no_answer_by_the_end_of_the_window_expires(stage: Stage,
     assert {(one["response"], one["error"]["code"]) for one in late.values()} == {(None, "batch_expired")}
 
 
-async def test_a_batch_is_its_tenants(stage: Stage) -> None:
+async def test_a_batch_belongs_to_its_tenant(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway(api_keys={"one": "red", "two": "blue"}, max_batches=2)
     mine, other = served.openai("one"), served.openai("two")
@@ -263,7 +263,7 @@ async def test_a_batch_is_its_tenants(stage: Stage) -> None:
         await begin_with(other, batch.input_file_id)
 
 
-async def test_a_tenant_has_so_many_open_batches(stage: Stage) -> None:
+async def test_open_batches_per_tenant_are_bounded(stage: Stage) -> None:
     client = (await stage.gateway(max_batches=2)).openai()
     open_ones = [await begin(client, line("a")) for _ in range(2)]
     with pytest.raises(openai.RateLimitError) as refused:

@@ -32,14 +32,14 @@ def client_of(url: str) -> openai.OpenAI:
 
 
 def until_done(url: str, batch_id: str, least: int) -> None:
-    """Wait until so many lines have results."""
+    """Wait until this number of lines has results."""
     with client_of(url) as client:
         while (counts := client.batches.retrieve(batch_id).request_counts) is None or counts.completed < least:
             time.sleep(0.02)
 
 
 def test_every_line_once_whatever_is_killed(site: Site) -> None:
-    """The gateway that runs the batch, a worker and Redis, one after the other; the other gateway goes on."""
+    """Kill the gateway that runs the batch, a worker and Redis in turn; the other gateway continues."""
     site.start(workers=2, gateways=2)
     asked = {str(number): pair for number, pair in enumerate(questions(LINES, random.Random(3)))}
     lines = [

@@ -1,4 +1,4 @@
-"""Files: taken in pieces, listed in pages, read back as they were, gone when deleted or expired; each its tenant's."""
+"""Files: stored in pieces, listed in pages, read back unchanged, gone once deleted or expired; private to a tenant."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ KEYS = {"api_keys": {"one": "red", "two": "blue"}}
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, 2 * PIECE_BYTES + 1])
-async def test_a_file_is_what_was_uploaded(stage: Stage, size: int) -> None:
+async def test_a_file_equals_the_upload(stage: Stage, size: int) -> None:
     first, second = await stage.gateway(), await stage.gateway()
     content = os.urandom(size)
     file = await first.openai().files.create(file=("in.jsonl", content), purpose="batch")
@@ -68,7 +68,7 @@ async def test_deleted_and_expired_files_are_gone(stage: Stage, redis_server: Re
                 await ask(gone)
 
 
-async def test_a_file_is_its_tenants(stage: Stage) -> None:
+async def test_a_file_belongs_to_its_tenant(stage: Stage) -> None:
     served = await stage.gateway(**KEYS)
     mine, other = served.openai("one"), served.openai("two")
     file_id = await upload(mine, b"x")
@@ -81,8 +81,8 @@ async def test_a_file_is_its_tenants(stage: Stage) -> None:
         await served.openai("none").files.list()
 
 
-async def test_of_a_file_that_cannot_be_read_its_tenant_is_told(stage: Stage, redis_server: RedisServer) -> None:
-    """Another version wrote it, or it is damaged; all other files are as they were, and it can be deleted."""
+async def test_a_tenant_is_told_of_an_unreadable_file(stage: Stage, redis_server: RedisServer) -> None:
+    """Another version wrote it, or it is damaged; other files are unaffected, and it can be deleted."""
     served, keys = await stage.gateway(**KEYS), Keys(MODEL)
     client, other = served.openai("one"), served.openai("two")
     wrong, kept = await upload(client, b"x"), await upload(client, b"y")
@@ -110,7 +110,7 @@ async def test_of_a_file_that_cannot_be_read_its_tenant_is_told(stage: Stage, re
         await client.files.retrieve(wrong)
 
 
-async def test_a_tenant_has_so_many_bytes_and_files(stage: Stage) -> None:
+async def test_bytes_and_files_per_tenant_are_bounded(stage: Stage) -> None:
     bounds = {"max_file_bytes": 1024, "max_files_bytes": 3000, "max_files": 4}
     served = await stage.gateway(**KEYS, **bounds)
     client = served.openai("one")
@@ -126,7 +126,7 @@ async def test_a_tenant_has_so_many_bytes_and_files(stage: Stage) -> None:
         await upload(client, b"x")
 
 
-async def test_a_file_that_is_too_large_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
+async def test_an_oversized_file_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway(max_file_bytes=PIECE_BYTES + 10)
     with pytest.raises(openai.APIStatusError) as refused:
         await upload(served.openai(), bytes(2 * PIECE_BYTES))
@@ -168,7 +168,7 @@ async def test_a_wrong_form_is_refused_by_name(
         assert redis.keys("*:file*") == []
 
 
-async def test_an_expiry_that_is_no_number_is_told_as_others_are(stage: Stage) -> None:
+async def test_a_non_numeric_expiry_gets_the_usual_error(stage: Stage) -> None:
     data = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "abc"}
     async with (await stage.gateway()).http() as http:
         refused = await http.post("/v1/files", data=data, files={"file": b"x"})
@@ -176,7 +176,7 @@ async def test_an_expiry_that_is_no_number_is_told_as_others_are(stage: Stage) -
 
 
 @pytest.mark.parametrize("boundary", ["x" * 5000, '""', "\xff"])
-async def test_a_boundary_that_is_none_is_refused(stage: Stage, boundary: str) -> None:
+async def test_an_invalid_boundary_is_refused(stage: Stage, boundary: str) -> None:
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}".encode("latin-1")}
     async with (await stage.gateway()).http() as http:
         refused = await http.post("/v1/files", content=b"--x--", headers=headers)  # type: ignore[arg-type]  # bytes
@@ -186,13 +186,13 @@ async def test_a_boundary_that_is_none_is_refused(stage: Stage, boundary: str) -
 
 @pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
 @pytest.mark.parametrize("limit", ["0", "9" * 5000, "0" * 5000 + "1", "²", "many"])
-async def test_a_limit_that_is_none_is_named(stage: Stage, path: str, limit: str) -> None:
+async def test_an_invalid_limit_is_named(stage: Stage, path: str, limit: str) -> None:
     async with (await stage.gateway()).http() as http:
         refused = await http.get(path, params={"limit": limit})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "limit")
 
 
-async def test_a_client_that_leaves_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
+async def test_a_client_that_disconnects_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway()
     begun = asyncio.Event()
 

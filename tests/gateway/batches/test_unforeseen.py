@@ -1,4 +1,4 @@
-"""What nobody foresaw ends one line, or lets one batch wait: never those beside it."""
+"""An unforeseen error ends one line, or makes one batch wait; it never affects others."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from tests.redis_server import RedisServer
 async def test_a_line_fails_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A link that breaks meanwhile is something else: the line is asked again."""
+    """A link that breaks meanwhile is a different case: the line is requested again."""
     answer, lost = LineAnswers._answer, ["first"]
 
     async def break_some(self: LineAnswers, number: int, *rest: Any) -> tuple[str, bytes] | None:
@@ -47,7 +47,7 @@ async def test_a_line_fails_alone(
     assert record.getMessage() == f"the line {batch.id}.2 failed"
 
 
-async def test_batches_that_fail_again_and_again_keep_no_place(
+async def test_batches_that_keep_failing_hold_no_slot(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, broken, runs = BatchRun.run, set[str](), list[str]()
@@ -73,7 +73,7 @@ async def test_batches_that_fail_again_and_again_keep_no_place(
     assert (await ended(client, await begin(client, line("a")))).status == "completed"
 
 
-async def test_batches_whose_lines_are_something_else_keep_no_place(
+async def test_batches_with_lines_of_the_wrong_type_hold_no_slot(
     stage: Stage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orcastream.gateway.batches.batches._LOOK_S", 0.02)
@@ -93,7 +93,7 @@ async def test_batches_whose_lines_are_something_else_keep_no_place(
     assert (await ended(client, await begin(client, line("a")))).status == "completed"
 
 
-async def test_a_batch_that_cannot_be_taken_up_holds_up_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_cannot_start_delays_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     find, broken = Batches.find, list[str]()
 
     async def fail_for_the_first(self: Batches, batch_id: str, tenant: str) -> Batch | None:
@@ -118,7 +118,7 @@ async def test_a_batch_that_cannot_be_taken_up_holds_up_no_other(stage: Stage, m
 
 @pytest.fixture
 async def read_before(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Lines are taken as before their ids were checked."""
+    """Accept lines as an older version did, before their ids were checked."""
     with monkeypatch.context() as patched:
         patched.setattr(batch_line, "check_text", lambda _, text: text)
         yield
@@ -126,7 +126,7 @@ async def read_before(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("read_before")
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_a_line_whose_id_is_no_text_has_a_result(stage: Stage, is_cancelled: bool) -> None:
+async def test_a_line_with_a_non_string_id_has_a_result(stage: Stage, is_cancelled: bool) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
     begun = await begin(client, line("\ud800"))

@@ -1,4 +1,4 @@
-"""Batches whose records another version wrote, or something damaged: clients are told, and nothing else suffers."""
+"""Batches whose records another version wrote, or that are damaged: clients are told, and nothing else suffers."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ Record = Mapping[bytes, bytes]
 
 
 def damaged(record: Record) -> list[dict[Any, Any]]:
-    """What may be in the place of a batch's record, each wrong in one way."""
+    """Values in place of a batch's record, each wrong in one way."""
     order = json.loads(record[b"order"])
     details = order["details"]
     orders = [
@@ -46,7 +46,7 @@ def put(redis: "Redis[bytes]", key: str, record: Mapping[Any, Any]) -> None:
     redis.hset(key, mapping=dict(record))
 
 
-async def test_clients_are_told_and_lists_go_on(stage: Stage, redis_server: RedisServer) -> None:
+async def test_clients_are_told_and_lists_still_work(stage: Stage, redis_server: RedisServer) -> None:
     await stage.worker()
     served = await stage.gateway(api_keys={"one": "red", "two": "blue"})
     mine, other = served.openai("one"), served.openai("two")
@@ -80,9 +80,7 @@ async def test_clients_are_told_and_lists_go_on(stage: Stage, redis_server: Redi
     assert [one.id async for one in mine.batches.list(limit=1)] == [last.id, wrong.id, first.id]
 
 
-async def test_one_that_cannot_be_read_says_that_to_ask_again_is_in_vain(
-    stage: Stage, redis_server: RedisServer
-) -> None:
+async def test_an_unreadable_batch_tells_clients_not_to_retry(stage: Stage, redis_server: RedisServer) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
     batch = await ended(client, await begin(client, line("a")))
@@ -93,7 +91,7 @@ async def test_one_that_cannot_be_read_says_that_to_ask_again_is_in_vain(
     assert refused.value.response.headers["x-should-retry"] == "false"
 
 
-async def test_others_run_beside_those_that_cannot_be_read(
+async def test_other_batches_run_despite_unreadable_ones(
     stage: Stage, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.worker()
@@ -117,7 +115,7 @@ async def test_others_run_beside_those_that_cannot_be_read(
         assert {name.decode() for name in redis.hkeys(keys.open_batches)} >= ids
 
 
-async def test_one_that_was_gone_is_told_of_again(
+async def test_a_batch_that_was_gone_is_reported_again(
     stage: Stage, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     client, keys = (await stage.gateway(max_batch_lines=1)).openai(), Keys(MODEL)
@@ -131,10 +129,12 @@ async def test_one_that_was_gone_is_told_of_again(
             redis.hset(keys.open_batches, "batch_wrong", "default")
             await eventually(lambda times=times: is_told(times))  # type: ignore[misc]
             redis.hdel(keys.open_batches, "batch_wrong")
-            await ended(client, await begin(client, line("a"), line("b")))  # so it has looked at the open ones since
+            await ended(
+                client, await begin(client, line("a"), line("b"))
+            )  # so the gateway has looked at the open batches since
 
 
-def test_each_is_told_of_once_while_it_is_open(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_unreadable_batch_is_logged_once_while_open(caplog: pytest.LogCaptureFixture) -> None:
     unreadable = UnreadableBatches()
     with caplog.at_level(logging.WARNING, "orcastream.gateway"):
         for open_ids in ({"a", "b"}, {"a"}, {"a", "b"}):
@@ -145,5 +145,5 @@ def test_each_is_told_of_once_while_it_is_open(caplog: pytest.LogCaptureFixture)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The batches of which the log says that they cannot be read."""
+    """Return the batches that the log reports as unreadable."""
     return [vars(record)["batch"] for record in caplog.records if record.getMessage() == "batch not readable"]

@@ -1,4 +1,4 @@
-"""The console's page and what feeds it, at a gateway before a real Redis."""
+"""The console's page and its feed, at a gateway in front of a real Redis."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def bearer(key: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def watching(served: Served, headers: Mapping[str, str] | None = None) -> AsyncIterator[AsyncIterator[Any]]:
-    """The events of the feed, each with its id, as `(id, message)`."""
+    """Yield the events of the feed as `(id, message)`."""
     async with served.http().stream("GET", "/console/events", headers=headers or {}) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -122,7 +122,7 @@ async def test_the_page_loads_nothing_from_elsewhere_and_runs_no_inline_code(sta
     assert len(seen) > 5
 
 
-async def test_a_file_that_has_not_changed_is_not_sent_again_and_no_other_file_is(stage: Stage) -> None:
+async def test_an_unchanged_file_is_not_sent_again_and_no_other_file_is_served(stage: Stage) -> None:
     http = (await stage.gateway()).http()
     first = await http.get("/console/main.js")
     assert first.headers["content-type"].startswith("text/javascript")
@@ -132,22 +132,20 @@ async def test_a_file_that_has_not_changed_is_not_sent_again_and_no_other_file_i
         assert (await http.get(f"/console/{name}")).status_code == 404, name
 
 
-async def test_a_setting_switches_it_off(stage: Stage) -> None:
+async def test_a_setting_disables_the_console(stage: Stage) -> None:
     http = (await stage.gateway(console=False)).http()
     for path in ("/console", "/console/main.js", "/console/events"):
         assert (await http.get(path)).status_code == 404
     assert (await http.post("/console/policy", json={"policy": "static"})).status_code == 404
 
 
-async def test_what_it_shows_is_behind_the_api_keys(stage: Stage) -> None:
+async def test_the_feed_requires_an_api_key(stage: Stage) -> None:
     http = (await stage.gateway(api_keys=KEYS)).http()
     assert (await http.get("/console/events")).status_code == 401
     assert (await http.post("/console/policy", json={"policy": "static"})).status_code == 401
 
 
-async def test_the_feed_tells_workers_and_queue_and_whose_requests_are_whose(
-    stage: Stage, redis_server: RedisServer
-) -> None:
+async def test_the_feed_reports_workers_queue_and_request_owners(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway(api_keys=KEYS)
     async with (
         connected(redis_server) as link,
@@ -165,7 +163,7 @@ async def test_the_feed_tells_workers_and_queue_and_whose_requests_are_whose(
         assert (hidden["id"], hidden["tenant"], hidden["key"]) == ("", "", stay["key"])
 
 
-async def test_what_is_no_statistics_is_passed_over(stage: Stage, redis_server: RedisServer) -> None:
+async def test_invalid_statistics_are_skipped(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway()
     async with connected(redis_server) as link, watching(served) as events:
         await next_of(events, "queue")
@@ -177,7 +175,7 @@ async def test_what_is_no_statistics_is_passed_over(stage: Stage, redis_server: 
         assert (await next_of(events, "worker"))[1]["worker"] == "w2"
 
 
-async def test_who_comes_back_gets_what_was_told_meanwhile_at_another_gateway(
+async def test_a_reconnecting_client_gets_missed_events_at_another_gateway(
     stage: Stage, redis_server: RedisServer
 ) -> None:
     first, second = await stage.gateway(), await stage.gateway()
@@ -192,19 +190,19 @@ async def test_who_comes_back_gets_what_was_told_meanwhile_at_another_gateway(
         assert last_id
         async with watching(second, {"Last-Event-ID": last_id}) as events:
             assert [(await next_of(events, "worker"))[1]["worker"] for _ in range(2)] == ["w2", "w3"]
-            async with watching(second) as others:  # who has seen nothing is shown what is remembered
+            async with watching(second) as others:  # a new client is shown the remembered events
                 seen = [(await next_of(others, "worker"))[1]["worker"] for _ in range(3)]
                 assert seen == ["w1", "w2", "w3"]
 
 
-async def test_an_id_that_nobody_can_read_is_behind_nothing(stage: Stage) -> None:
+async def test_an_unreadable_id_counts_as_having_seen_nothing(stage: Stage) -> None:
     served = await stage.gateway()
     for last_id in ("9" * 5000 + "-1", "1-", "many"):
         async with watching(served, {"Last-Event-ID": last_id}) as events:
             await next_of(events, "queue")
 
 
-async def test_while_nobody_watches_nothing_is_kept_awake(stage: Stage, redis_server: RedisServer) -> None:
+async def test_without_watchers_no_lease_is_renewed(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway()
     async with connected(redis_server) as link:
         assert not await link.call("EXISTS", stage.keys.watched)
@@ -223,7 +221,7 @@ async def test_while_nobody_watches_nothing_is_kept_awake(stage: Stage, redis_se
         assert await eventually(nobody_reads)
 
 
-async def test_no_more_watch_than_a_gateway_serves(stage: Stage) -> None:
+async def test_the_number_of_watchers_is_bounded(stage: Stage) -> None:
     served = await stage.gateway()
     http = served.http(limits=httpx.Limits(max_connections=None))
     responses = []
@@ -248,7 +246,7 @@ async def order(served: Served, body: Any, **options: Any) -> tuple[int, dict[st
     return answer.status_code, answer.json()
 
 
-async def test_a_policy_is_ordered_of_workers_that_allow_it(stage: Stage, redis_server: RedisServer) -> None:
+async def test_a_policy_can_be_set_on_workers_that_allow_it(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway()
     async with connected(redis_server) as link:
         status, body = await order(served, {"policy": "static"})

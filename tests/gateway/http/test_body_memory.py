@@ -1,4 +1,4 @@
-"""How much of bodies a gateway holds at once."""
+"""How many bytes of bodies a gateway holds at once."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ def slowly(gate: asyncio.Event, size: int) -> AsyncIterator[bytes]:
     return parts()
 
 
-async def test_bodies_together_are_bounded(stage: Stage) -> None:
+async def test_the_total_of_all_bodies_is_bounded(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway(max_body_bytes=50_000, max_bodies_bytes=50_000)
     gate, http = asyncio.Event(), served.http()
@@ -70,7 +70,7 @@ async def test_bodies_of_every_kind_count(stage: Stage, path: str, body: dict[st
     assert served.gateway.bodies.held_bytes == 0
 
 
-async def test_a_client_that_leaves_takes_its_body_along(stage: Stage) -> None:
+async def test_a_client_that_disconnects_frees_its_body(stage: Stage) -> None:
     served = await stage.gateway()
     slow = asyncio.ensure_future(served.http().post("/v1/completions", content=slowly(asyncio.Event(), 40_000)))
 
@@ -86,6 +86,6 @@ async def test_a_client_that_leaves_takes_its_body_along(stage: Stage) -> None:
     await eventually(is_gone)
 
 
-def test_one_body_has_room() -> None:
+def test_a_single_body_fits() -> None:
     with pytest.raises(ValueError, match="max_bodies_bytes: got 2000, allowed: at least max_body_bytes"):
         GatewaySettings(_env_file=None, max_body_bytes=4000, max_bodies_bytes=2000)

@@ -1,4 +1,4 @@
-"""A real gateway process, and clients that are slow, silent, or too many."""
+"""A real gateway process, and clients that are slow, silent, or too numerous."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def impatient(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """All times are short."""
+    """A gateway with short timeouts."""
     names = ("header_timeout_s", "body_timeout_s", "idle_timeout_s", "write_timeout_s")
     with serving(module_redis, tmp_path_factory.mktemp("gateway"), **dict.fromkeys(names, TIMES_S)) as gateway:
         yield gateway
@@ -33,7 +33,7 @@ def impatient(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def narrow(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Few connections, and time."""
+    """A gateway with few connections and long timeouts."""
     settings: dict[str, object] = {"max_connections": MAX_CONNECTIONS, "header_timeout_s": LONG_S}
     with serving(module_redis, tmp_path_factory.mktemp("gateway"), **settings) as gateway:
         yield gateway
@@ -47,7 +47,7 @@ def connect(gateway: GatewayProcess, *sent: bytes) -> socket.socket:
 
 
 def all_of(connection: socket.socket) -> bytes:
-    """What comes until the server closes."""
+    """Return everything received until the server closes."""
     received = b""
     try:
         while part := connection.recv(65536):
@@ -75,15 +75,17 @@ def is_live(gateway: GatewayProcess) -> bool:
     [((b"GET /health/li",), "headers"), ((HEAD, b"X-A: b\r\n"), "headers"), ((HEAD, b"\r\n{"), "body")],
     ids=["first line", "headers", "body"],
 )
-def test_a_request_that_does_not_come_is_told_so(impatient: GatewayProcess, sent: tuple[bytes, ...], what: str) -> None:
+def test_an_incomplete_request_times_out_with_an_error(
+    impatient: GatewayProcess, sent: tuple[bytes, ...], what: str
+) -> None:
     answer = all_of(connect(impatient, *sent))
     assert status_of(answer) == 408
     assert error_of(answer) == f"The {what} did not arrive within 1 s."
     assert error_of(answer, "code") == f"{what}_timeout"
 
 
-def test_bytes_one_by_one_give_no_more_time(impatient: GatewayProcess) -> None:
-    """Neither for headers, nor for a body, nor between two requests."""
+def test_sending_byte_by_byte_gains_no_time(impatient: GatewayProcess) -> None:
+    """Not for headers, for a body, or between two requests."""
     for begin, drop in ((HEAD, b"X"), (HEAD + b"\r\n", b" "), (LIVE, b"\r\n")):
         connection = connect(impatient, begin)
         connection.settimeout(TIMES_S / 20)
@@ -111,7 +113,7 @@ def test_silent_connections_are_closed(impatient: GatewayProcess, sent: tuple[by
     assert answer == b"" if LIVE not in sent else status_of(answer) == 200
 
 
-def test_three_hundred_slow_clients_are_gone_soon(impatient: GatewayProcess) -> None:
+def test_three_hundred_slow_clients_are_disconnected_soon(impatient: GatewayProcess) -> None:
     with ExitStack() as stack:
         slow = [stack.enter_context(connect(impatient, HEAD)) for _ in range(300)]
         assert is_live(impatient)
@@ -119,14 +121,14 @@ def test_three_hundred_slow_clients_are_gone_soon(impatient: GatewayProcess) -> 
     assert is_live(impatient)
 
 
-def test_a_client_that_takes_nothing_is_cut_off(impatient: GatewayProcess) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(impatient: GatewayProcess) -> None:
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(LONG_S)
     connection.connect(("127.0.0.1", impatient.port))
     asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     try:
-        while True:  # answers that nobody reads, until the server has neither place for more nor patience
+        while True:  # unread answers, until the server has no buffer space and no patience left
             connection.sendall(asked * 1000)
     except OSError:
         pass
@@ -134,7 +136,7 @@ def test_a_client_that_takes_nothing_is_cut_off(impatient: GatewayProcess) -> No
     assert is_live(impatient)
 
 
-def test_headers_without_end_are_refused(narrow: GatewayProcess) -> None:
+def test_endless_headers_are_refused(narrow: GatewayProcess) -> None:
     connection = connect(narrow, HEAD)
     try:
         for _ in range(100):
@@ -147,13 +149,13 @@ def test_headers_without_end_are_refused(narrow: GatewayProcess) -> None:
     assert error_of(answer, "code") == "headers_too_large"
 
 
-def test_what_is_no_http_is_told_so_in_the_apis_form(narrow: GatewayProcess) -> None:
+def test_invalid_http_gets_an_error_in_the_apis_form(narrow: GatewayProcess) -> None:
     answer = all_of(connect(narrow, b"\x16\x03\x01\r\n\r\n"))
     assert status_of(answer) == 400
     assert error_of(answer)
 
 
-def test_one_connection_too_many_takes_the_place_of_an_idle_one(narrow: GatewayProcess) -> None:
+def test_an_excess_connection_replaces_an_idle_one(narrow: GatewayProcess) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(connect(narrow, HEAD))
         rest = [stack.enter_context(connect(narrow, HEAD)) for _ in range(MAX_CONNECTIONS * 2)]
@@ -163,7 +165,7 @@ def test_one_connection_too_many_takes_the_place_of_an_idle_one(narrow: GatewayP
         assert is_live(narrow)
 
 
-def test_where_all_connections_are_busy_one_more_is_refused(narrow: GatewayProcess) -> None:
+def test_an_excess_connection_is_refused_if_all_are_busy(narrow: GatewayProcess) -> None:
     with ExitStack() as stack:
         busy = [stack.enter_context(connect(narrow, HEAD, b"\r\n{")) for _ in range(MAX_CONNECTIONS)]
         answer = all_of(stack.enter_context(connect(narrow)))
@@ -174,11 +176,11 @@ def test_where_all_connections_are_busy_one_more_is_refused(narrow: GatewayProce
             if status_of(all_of(connect(narrow, LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")))) == 200:
                 break
         else:
-            pytest.fail("the place of a client that left is not given to another")
+            pytest.fail("the slot of a client that left is not given to another")
 
 
 def test_a_silent_stream_is_not_idle(impatient: GatewayProcess) -> None:
-    """Nobody answers here: a stream waits for longer than all the times, and the connection stays."""
+    """No worker answers here: a stream waits longer than all timeouts, and the connection stays open."""
     body = json.dumps({"model": "orca-demo", "prompt": "x", "stream": True, "timeout": TIMES_S * 4})
     with httpx.stream("POST", f"{impatient.url}/v1/completions", content=body, timeout=LONG_S) as response:
         events = [line for line in response.iter_lines() if line.startswith("data: ")]

@@ -1,4 +1,4 @@
-"""Which hosts a gateway answers to."""
+"""The host names that a gateway answers to."""
 
 import asyncio
 
@@ -24,20 +24,20 @@ async def served(stage: Stage) -> Served:
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8000", "LOCALHOST.", "app.localhost:1", "127.0.0.1:80", "[::1]:8000", "10.0.0.7"]
 )
-async def test_the_own_machine_is_answered(served: Served, host: str) -> None:
+async def test_localhost_is_answered(served: Served, host: str) -> None:
     assert await status(served, host) == 200
 
 
 @pytest.mark.parametrize(
     "host", [REBOUND, "localhost.example.com", "127.0.0.1.example.com", "", "[", "a b", "localhost@example.com:80"]
 )
-async def test_another_name_is_refused_where_the_gateway_is_local(served: Served, host: str) -> None:
+async def test_a_local_gateway_refuses_other_names(served: Served, host: str) -> None:
     answer = await served.http().get("/v1/models", headers={"Host": host})
     assert (answer.status_code, answer.json()["error"]["code"]) == (421, "unknown_host")
     assert "allowed_hosts" in answer.json()["error"]["message"]
 
 
-async def test_what_is_refused_does_nothing(stage: Stage, served: Served) -> None:
+async def test_a_refused_request_has_no_effect(stage: Stage, served: Served) -> None:
     worker = await stage.worker()
     body = {"model": "tiny", "prompt": "x"}
     assert (await served.http().post("/v1/completions", json=body, headers={"Host": REBOUND})).status_code == 421
@@ -53,7 +53,7 @@ async def test_names_can_be_allowed(stage: Stage) -> None:
     assert await status(await stage.gateway(allowed_hosts=["*"]), REBOUND) == 200
 
 
-async def test_two_hosts_are_none(served: Served) -> None:
+async def test_two_host_headers_are_refused(served: Served) -> None:
     for hosts in ("", "Host: localhost\r\nHost: localhost\r\n"):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
         writer.write(f"GET /v1/models HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n".encode())
@@ -63,7 +63,7 @@ async def test_two_hosts_are_none(served: Served) -> None:
         assert "invalid_host" in answer
 
 
-async def test_nothing_is_redirected_to_whatever_host(served: Served) -> None:
+async def test_nothing_is_redirected_to_an_arbitrary_host(served: Served) -> None:
     answer = await served.http().get("/v1/models/", headers={"Host": "127.0.0.1"})
     assert answer.status_code == 404
     assert (await served.http().post("/v1/completions/", json={})).status_code == 404
@@ -82,6 +82,6 @@ def test_a_server_behind_any_name_answers_to_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a.example.com:80", "http://a", "*.", "a*", "**"])
-def test_settings_that_are_no_names_are_refused(name: str) -> None:
+def test_invalid_host_settings_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="names without port"):
         GatewaySettings(_env_file=None, allowed_hosts=[name])

@@ -1,4 +1,4 @@
-"""Bodies that take long to be read hold nobody else up, and take no memory for long: a real gateway process."""
+"""Bodies that take long to read delay no other request and free their memory soon: a real gateway process."""
 
 import json
 import threading
@@ -61,7 +61,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def forget_peak(pid: int) -> int:
-    """Begin anew; what the process holds now."""
+    """Reset the peak; return the bytes that the process holds now."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
     return peak_bytes(pid)
 
@@ -72,12 +72,12 @@ def post(gateway: GatewayProcess, path: str, body: bytes) -> int:
 
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize(("gateway", "context"), [(USUAL, USUAL), (LONGEST, LONGEST)], indirect=["gateway"])
-def test_one_body_holds_nobody_up(gateway: GatewayProcess, context: int, name: str) -> None:
+def test_one_body_delays_no_other(gateway: GatewayProcess, context: int, name: str) -> None:
     probe = Probe(gateway.port, gateway.pid)
     try:
         probe.longest_held_s(PATIENCE_S)
         before = forget_peak(gateway.pid)
-        assert post(gateway, *BODIES[name]) in (400, 504)  # refused, or expired: nobody serves here
+        assert post(gateway, *BODIES[name]) in (400, 504)  # refused, or expired: no worker serves here
         assert probe.longest_held_s(PATIENCE_S) < HELD_S
         assert peak_bytes(gateway.pid) - before < MORE_BYTES[context]
     finally:
@@ -85,7 +85,7 @@ def test_one_body_holds_nobody_up(gateway: GatewayProcess, context: int, name: s
 
 
 @pytest.mark.parametrize("gateway", [USUAL], indirect=True)
-def test_many_at_once_take_turns(gateway: GatewayProcess) -> None:
+def test_many_large_bodies_take_turns(gateway: GatewayProcess) -> None:
     probe = Probe(gateway.port, gateway.pid)
     statuses: list[int] = []
     posts = [

@@ -1,4 +1,4 @@
-"""Whose pages may use a gateway."""
+"""The origins whose pages may use a gateway."""
 
 import pytest
 
@@ -22,7 +22,7 @@ async def test_pages_of_other_origins_are_refused(served: Served, origin: str) -
 
 
 async def test_a_foreign_page_enqueues_nothing(stage: Stage, served: Served) -> None:
-    """A form, or a script without leave to read the answer, may send a body as plain text."""
+    """A form, or a script that may not read the answer, can send a body as plain text."""
     worker = await stage.worker()
     body = '{"model": "tiny", "prompt": "x"}'
     headers = {"Origin": FOREIGN, "Content-Type": "text/plain"}
@@ -67,6 +67,6 @@ async def test_all_origins_can_be_allowed(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("origin", ["", "example.com", "https://a/", "https://A", "https://*.example.com", "ftp://a"])
-def test_settings_that_are_no_origins_are_refused(origin: str) -> None:
+def test_invalid_origin_settings_are_refused(origin: str) -> None:
     with pytest.raises(ValueError, match="scheme, name and optional port"):
         GatewaySettings(_env_file=None, cors_origins=[origin])

@@ -1,4 +1,4 @@
-"""People put API keys into URLs: nothing repeats them."""
+"""API keys that users put into URLs are never repeated."""
 
 import logging
 from pathlib import Path
@@ -36,7 +36,7 @@ async def test_nothing_is_echoed(stage: Stage, method: str, path: str) -> None:
     assert KEY not in str(answer.headers)
 
 
-async def test_the_name_of_a_parameter_is_told(stage: Stage) -> None:
+async def test_the_name_of_a_parameter_is_reported(stage: Stage) -> None:
     served = await stage.gateway()
     for name, told in (("api_key", "api_key"), (KEY, "query")):
         answer = await served.http().post("/v1/completions", params={name: "x"}, json={})
@@ -75,7 +75,7 @@ def test_nothing_is_traced(
     assert {"REDACTED"} == {attributes["url.query"] for attributes in told if "url.query" in attributes}
 
 
-def test_records_of_another_form_pass() -> None:
+def test_records_of_another_form_are_left_alone() -> None:
     record = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, "nothing", None, None)
     assert WithoutSecrets().filter(record)
     assert record.getMessage() == "nothing"

@@ -48,7 +48,7 @@ async def test_a_whole_chat(stage: Stage) -> None:
     assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
-async def test_an_answer_goes_back_as_the_client_holds_it(stage: Stage) -> None:
+async def test_an_answer_can_be_sent_back_as_the_client_holds_it(stage: Stage) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
     nothing: Any = {"seed": None, "stop": None, "tools": None, "logit_bias": None, "user": None, "max_tokens": None}
@@ -98,8 +98,8 @@ async def test_the_synchronous_client(stage: Stage) -> None:
     assert await asyncio.to_thread(ask) == (TEXT, TEXT)
 
 
-async def test_lines_are_split_nowhere_but_at_their_ends(stage: Stage) -> None:
-    """Unicode knows more ends of lines than event streams do, and httpx splits at all of them."""
+async def test_lines_are_split_only_at_their_ends(stage: Stage) -> None:
+    """Unicode has more line endings than event streams do, and httpx splits at all of them."""
     text = "a\u2028b\u2029c\x85d"
     await stage.worker(text)
     http = (await stage.gateway()).http()
@@ -125,7 +125,7 @@ async def test_several_choices(stage: Stage) -> None:
     assert finished == [0, 1]
 
 
-async def test_text_is_cut_where_a_stop_string_ended_it(stage: Stage) -> None:
+async def test_text_is_cut_at_the_stop_string(stage: Stage) -> None:
     ids = stage.tokenizer.encode("abc END")
     await stage.worker(Answer([ids], group=len(ids), text_length=4))
     client = (await stage.gateway()).openai()
@@ -135,7 +135,7 @@ async def test_text_is_cut_where_a_stop_string_ended_it(stage: Stage) -> None:
     assert "".join([chunk.choices[0].text async for chunk in stream]) == "abc "
 
 
-async def test_a_character_that_never_became_whole_is_replaced_at_the_end(stage: Stage) -> None:
+async def test_an_incomplete_character_is_replaced_at_the_end(stage: Stage) -> None:
     ids = stage.tokenizer.encode("a👍", add_special_tokens=False)
     assert len(ids) > 2
     await stage.worker(Answer([ids[:-1]]))
@@ -147,7 +147,7 @@ async def test_a_character_that_never_became_whole_is_replaced_at_the_end(stage:
     assert whole.choices[0].text == "a\ufffd"
 
 
-async def test_special_tokens_are_no_text(stage: Stage) -> None:
+async def test_special_tokens_produce_no_text(stage: Stage) -> None:
     await stage.worker(Answer([[*stage.tokenizer.encode("done"), 2]]))
     client = (await stage.gateway()).openai()
     assert (await client.completions.create(model=MODEL, prompt="x")).choices[0].text == "done"
@@ -163,7 +163,7 @@ async def test_an_answer_without_text(stage: Stage) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, "stop"]
 
 
-async def test_cached_tokens_are_told(stage: Stage) -> None:
+async def test_cached_tokens_are_reported(stage: Stage) -> None:
     await stage.worker(Answer([[5]], cached_tokens=3))
     client = (await stage.gateway()).openai()
     usage = (await client.completions.create(model=MODEL, prompt="x")).usage
@@ -172,7 +172,7 @@ async def test_cached_tokens_are_told(stage: Stage) -> None:
     assert usage.prompt_tokens_details.cached_tokens == 3
 
 
-async def test_cached_tokens_are_told_at_the_end_of_a_stream(stage: Stage) -> None:
+async def test_cached_tokens_are_reported_at_the_end_of_a_stream(stage: Stage) -> None:
     await stage.worker(Answer([[5, 6]], cached_tokens=3))
     client = (await stage.gateway()).openai()
     stream = await client.chat.completions.create(
@@ -182,7 +182,7 @@ async def test_cached_tokens_are_told_at_the_end_of_a_stream(stage: Stage) -> No
     assert [usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens for usage in usages] == [3]
 
 
-async def test_ranked_choices_come_whole(stage: Stage) -> None:
+async def test_ranked_choices_arrive_whole(stage: Stage) -> None:
     worker = await stage.worker()
     client = (await stage.gateway()).openai()
     answer = await client.completions.create(model=MODEL, prompt="x", n=2, best_of=3)
@@ -198,7 +198,7 @@ async def test_ranked_choices_come_whole(stage: Stage) -> None:
 
 
 async def test_the_events_on_the_wire(stage: Stage) -> None:
-    """A block of a POST's stream is one line: of JSON, or a comment. Load tools read nothing else."""
+    """Each block of a POST's stream is one line: JSON or a comment. Load tools read nothing else."""
     gate = Gate(1)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     http = (await stage.gateway(keep_alive_s=0.05)).http()
@@ -209,7 +209,7 @@ async def test_the_events_on_the_wire(stage: Stage) -> None:
         assert response.headers["cache-control"] == "no-cache"
         pieces = response.aiter_raw()
         seen = [await anext(pieces)]
-        while seen[-1].strip(b"\n"):  # an empty line keeps it alive
+        while seen[-1].strip(b"\n"):  # an empty line keeps the stream alive
             seen.append(await anext(pieces))
         await gate.open()
         seen += [piece async for piece in pieces]
@@ -221,7 +221,7 @@ async def test_the_events_on_the_wire(stage: Stage) -> None:
     assert events[-1] == "data: [DONE]"
 
 
-async def test_a_reply_that_is_read_again_has_lines_with_ids_for_browsers(stage: Stage) -> None:
+async def test_a_reread_reply_has_id_lines_for_browsers(stage: Stage) -> None:
     await stage.worker()
     http = (await stage.gateway()).http()
     answer = await http.post("/v1/chat/completions", json={"model": MODEL, "messages": MESSAGES})
@@ -233,7 +233,7 @@ async def test_a_reply_that_is_read_again_has_lines_with_ids_for_browsers(stage:
     assert all(event.id_line for event in with_text)
 
 
-async def test_the_token_counts_in_every_chunk(stage: Stage) -> None:
+async def test_token_counts_in_every_chunk(stage: Stage) -> None:
     worker = await stage.worker()
     client = (await stage.gateway()).openai()
     options: Any = {"include_usage": True, "continuous_usage_stats": True}
@@ -277,7 +277,7 @@ async def test_several_prompts_in_one_request(stage: Stage) -> None:
     assert len(worker.requests) == 6
 
 
-async def test_where_one_of_several_prompts_fails_the_others_end(stage: Stage) -> None:
+async def test_if_one_of_several_prompts_fails_the_others_end(stage: Stage) -> None:
     late = [Gate(0), Gate(0)]
     bad = tuple(stage.tokenizer.encode("bad"))
     rounds = iter(late)
@@ -285,7 +285,7 @@ async def test_where_one_of_several_prompts_fails_the_others_end(stage: Stage) -
     def answer(request: GenerationRequest) -> Answer:
         if request.payload.prompt == bad:
             return Answer([[5]], error=ErrorCode.ENGINE_ERROR, gate=next(rounds))
-        return Answer([[5, 6, 7]], gate=Gate(0))  # its own: a cancel opens it
+        return Answer([[5, 6, 7]], gate=Gate(0))  # a gate of its own: a cancel opens it
 
     worker = await stage.worker(answer)
     served = await stage.gateway()
@@ -304,7 +304,9 @@ async def test_where_one_of_several_prompts_fails_the_others_end(stage: Stage) -
         answered = await asked
         told = json.loads(answered.text.rpartition("data: ")[2]) if stream else answered.json()
         assert told["error"]["code"] == "engine_error"
-    good = {request.id for request in worker.requests if request.payload.prompt != bad}  # one may be delivered again
+    good = {
+        request.id for request in worker.requests if request.payload.prompt != bad
+    }  # an entry may be delivered again
     cancelled = [stage.keys.cancel(request_id) for request_id in good]
     link = await served.gateway.redis.get()
 
@@ -314,7 +316,7 @@ async def test_where_one_of_several_prompts_fails_the_others_end(stage: Stage) -
     await eventually(are_cancelled)
 
 
-async def test_the_same_id_gives_the_same_answer_once(stage: Stage) -> None:
+async def test_the_same_id_gets_the_same_answer_computed_once(stage: Stage) -> None:
     worker = await stage.worker()
     served = await stage.gateway()
     client, other = served.openai(), (await stage.gateway()).openai()
@@ -327,7 +329,7 @@ async def test_the_same_id_gives_the_same_answer_once(stage: Stage) -> None:
     assert len(worker.requests) == 1
 
 
-async def test_several_idempotency_keys_are_refused_unless_they_are_one(stage: Stage) -> None:
+async def test_several_idempotency_keys_are_refused_unless_equal(stage: Stage) -> None:
     worker = await stage.worker()
     asked = {"model": MODEL, "prompt": "x"}
     async with (await stage.gateway()).http() as http:
@@ -353,7 +355,7 @@ async def test_two_posts_of_one_id_at_once(stage: Stage) -> None:
     assert len(worker.requests) == 1
 
 
-async def test_trace_context_and_class_travel(stage: Stage) -> None:
+async def test_trace_context_and_class_reach_the_queue(stage: Stage) -> None:
     worker = await stage.worker()
     client = (await stage.gateway()).openai()
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -410,7 +412,7 @@ async def test_a_prompt_is_echoed(stage: Stage) -> None:
     assert collected == wanted
 
 
-async def test_health_under_the_name_that_other_servers_have(stage: Stage) -> None:
+async def test_health_under_the_name_that_other_servers_use(stage: Stage) -> None:
     http = (await stage.gateway()).http()
     assert (await http.get("/health")).status_code == 503
     await stage.worker()

@@ -1,4 +1,4 @@
-"""response_format, vLLM's names for the same, and what is told where one cannot be followed."""
+"""response_format, vLLM's names for it, and the errors for constraints that cannot be followed."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ def named(**schema: Any) -> dict[str, Any]:
 
 
 def described(**said: Any) -> dict[str, Any]:
-    """A body whose schema has this beside it."""
+    """A body whose response format has these fields next to the schema."""
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, **said}}}
 
 
@@ -51,7 +51,7 @@ def test_each_name_means_a_constraint(body: dict[str, Any], kind: str, value: ob
     assert (found.kind, getattr(found, kind)) == (kind, value)
 
 
-def test_completions_take_them_too() -> None:
+def test_completions_accept_constraints_too() -> None:
     raw = json.dumps({"model": "m", "prompt": "hi", "guided_choice": ["a"]}).encode()
     assert parse_body(COMPLETIONS, raw, 1000).parameters.constraint.choice == ("a",)
 
@@ -59,7 +59,7 @@ def test_completions_take_them_too() -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"response_format": {"type": "text"}}, {"response_format": None, "guided_json": None}]
 )
-def test_nothing_asked_is_nothing_followed(body: dict[str, Any]) -> None:
+def test_no_constraint_requested_means_none_applied(body: dict[str, Any]) -> None:
     assert parsed(**body) is None
 
 
@@ -77,7 +77,7 @@ def test_nothing_asked_is_nothing_followed(body: dict[str, Any]) -> None:
         ({"structured_outputs": {"json": {"type": "strin"}}}, "structured_outputs.json"),
     ],
 )
-def test_what_cannot_be_followed_is_a_422_that_says_where(body: dict[str, Any], param: str) -> None:
+def test_an_unsupported_constraint_gets_a_422_with_its_position(body: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
         parsed(**body)
     assert (caught.value.status, caught.value.param) == (422, param)
@@ -110,13 +110,13 @@ def test_what_cannot_be_followed_is_a_422_that_says_where(body: dict[str, Any], 
         ({"guided_regex": "a", "min_tokens": 2}, "min_tokens"),
     ],
 )
-def test_what_is_no_constraint_is_named(body: dict[str, Any], field: str) -> None:
+def test_an_invalid_constraint_is_named(body: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parsed(**body)
     assert caught.value.field == field
 
 
-def test_the_document_has_them() -> None:
+def test_the_document_lists_constraints() -> None:
     for name in ("ChatRequest", "CompletionRequest"):
         properties = document()["components"]["schemas"][name]["properties"]
         assert {"response_format", "guided_json", "structured_outputs"} <= set(properties)

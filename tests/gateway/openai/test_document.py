@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the gateway does, for it is made of the same models."""
+"""The OpenAPI document describes what the gateway does, because it is built from the same models."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from tests.gateway.conftest import MODEL, TEXT, Stage
 BODIES = document()["components"]["schemas"]
 
 
-async def test_it_lists_the_routes_that_there_are(stage: Stage) -> None:
+async def test_the_document_lists_all_routes(stage: Stage) -> None:
     app = create_app(Gateway(stage.settings(metrics=False, console=False)))
     served = {
         (route.path.replace(":path", ""), method.lower())
@@ -28,7 +28,7 @@ async def test_it_lists_the_routes_that_there_are(stage: Stage) -> None:
     assert served == listed
 
 
-async def test_it_is_served_and_its_errors_are_those_that_come(stage: Stage) -> None:
+async def test_the_document_is_served_and_lists_the_actual_errors(stage: Stage) -> None:
     await stage.worker()
     http = (await stage.gateway()).http()
     assert (await http.get("/openapi.json")).json() == json.loads(json.dumps(document()))
@@ -39,7 +39,7 @@ async def test_it_is_served_and_its_errors_are_those_that_come(stage: Stage) -> 
         assert f"<code>{path}</code>" in page.text
     for name in BODIES["CompletionRequest"]["properties"]:
         assert name in page.text
-    assert "//" not in page.text.replace("</", ""), "it needs nothing from anywhere"
+    assert "//" not in page.text.replace("</", ""), "it loads nothing from elsewhere"
     refused = await http.post("/v1/completions", json={"model": MODEL})
     assert refused.status_code == 400
     jsonschema.validate(refused.json(), BODIES["Error"])
@@ -55,7 +55,7 @@ async def test_it_is_served_and_its_errors_are_those_that_come(stage: Stage) -> 
         ("/detokenize", "DetokenizeRequest"),
     ],
 )
-async def test_the_examples_are_taken(stage: Stage, path: str, name: str) -> None:
+async def test_the_examples_are_accepted(stage: Stage, path: str, name: str) -> None:
     await stage.worker()
     http = (await stage.gateway(model=str(MODEL_DIR))).http()
     examples = document()["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
@@ -67,7 +67,7 @@ async def test_the_examples_are_taken(stage: Stage, path: str, name: str) -> Non
         assert '"error":{' not in response.text
 
 
-async def test_the_examples_of_a_batch_are_taken(stage: Stage) -> None:
+async def test_the_examples_of_a_batch_are_accepted(stage: Stage) -> None:
     http = (await stage.gateway()).http()
     [form] = [each["value"] for each in EXAMPLES["UploadRequest"].values()]
     jsonschema.validate(form, BODIES["UploadRequest"])
@@ -106,7 +106,7 @@ async def test_the_examples_of_a_batch_are_taken(stage: Stage) -> None:
         {"prompt": [1, "x"]},
     ],
 )
-async def test_a_body_fits_the_document_where_it_is_taken(stage: Stage, more: dict[str, Any]) -> None:
+async def test_an_accepted_body_fits_the_document(stage: Stage, more: dict[str, Any]) -> None:
     await stage.worker(TEXT)
     body = {"model": MODEL, "prompt": "x", **more}
     response = await (await stage.gateway()).http().post("/v1/completions", json=body)

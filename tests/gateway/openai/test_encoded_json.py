@@ -1,4 +1,4 @@
-"""JSON of which parts are encoded before: as if it were written at once."""
+"""JSON with pre-encoded parts equals JSON written at once."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from orcastream.gateway.openai.encoded_json import EncodedList, encoded, encoded_items, encoded_text
 
 
-def test_lists_that_are_encoded_already() -> None:
+def test_pre_encoded_lists() -> None:
     parts = [[1, {"x": "a\u2028b"}], [None], ["世"]]
     told = EncodedList([encoded_items(part) for part in parts])
     body = encoded({"first": told, "text": "[]", "rest": [EncodedList([]), told]})
@@ -22,6 +22,6 @@ def test_a_text() -> None:
     assert encoded_text("a\u2029世\n") == encoded("a\u2029世\n") == '"a\\u2029世\\n"'.encode()
 
 
-def test_what_is_no_json() -> None:
+def test_values_that_are_no_json() -> None:
     with pytest.raises(TypeError, match="set cannot be JSON"):
         encoded({"a": {1}})

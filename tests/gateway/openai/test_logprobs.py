@@ -1,4 +1,4 @@
-"""Log probabilities over HTTP: of every token, whole and streamed, also where a stream is read on."""
+"""Log probabilities over HTTP: of every token, whole and streamed, including resumed streams."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ def answer(stage: Stage, group: int = 1) -> Answer:
 
 
 def expected_chat(stage: Stage, ids: list[int]) -> list[dict[str, Any]]:
-    """What the scripted worker's numbers come to in a chat."""
+    """Return a chat's log probabilities for the scripted worker's numbers."""
 
     def told(token: int, logprob: float) -> dict[str, Any]:
         raw = stage.tokenizer.token_bytes[token]  # type: ignore[index]
@@ -34,7 +34,7 @@ def expected_chat(stage: Stage, ids: list[int]) -> list[dict[str, Any]]:
     ]
 
 
-async def test_of_a_whole_chat(stage: Stage) -> None:
+async def test_a_whole_chat(stage: Stage) -> None:
     worker = await stage.worker(answer(stage))
     client = (await stage.gateway()).openai()
     made = await client.chat.completions.create(model=MODEL, messages=MESSAGES, n=2, logprobs=True, top_logprobs=2)
@@ -49,7 +49,7 @@ async def test_of_a_whole_chat(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 3])
-async def test_of_a_streamed_chat(stage: Stage, group: int) -> None:
+async def test_a_streamed_chat(stage: Stage, group: int) -> None:
     await stage.worker(answer(stage, group))
     client = (await stage.gateway()).openai()
     stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, n=2, logprobs=True, stream=True)
@@ -63,7 +63,7 @@ async def test_of_a_streamed_chat(stage: Stage, group: int) -> None:
     assert told == [expected_chat(stage, stage.tokenizer.encode(text)) for text in TEXTS]
 
 
-async def test_of_completions(stage: Stage) -> None:
+async def test_completions(stage: Stage) -> None:
     await stage.worker(answer(stage, group=2))
     client = (await stage.gateway()).openai()
     whole = (await client.completions.create(model=MODEL, prompt="x", n=2, logprobs=2)).choices
@@ -90,7 +90,7 @@ async def test_of_completions(stage: Stage) -> None:
     assert parts == [choice.logprobs.model_dump() for choice in whole if choice.logprobs]
 
 
-async def test_a_token_behind_broken_bytes_begins_behind_them(stage: Stage) -> None:
+async def test_a_token_after_broken_bytes_begins_after_them(stage: Stage) -> None:
     broken = stage.tokenizer.encode("ab👍")[:-1]
     ids = [*broken, *stage.tokenizer.encode("cd END")]
     cut = Answer([ids], group=len(ids), text_length=3, logprobs=True)
@@ -107,7 +107,7 @@ async def test_a_token_behind_broken_bytes_begins_behind_them(stage: Stage) -> N
         assert all(name.startswith("bytes:") or text[begin:].startswith(name) for name, begin in names)
 
 
-async def test_what_a_stop_string_cut_off_is_not_told(stage: Stage) -> None:
+async def test_tokens_cut_off_by_a_stop_string_are_not_reported(stage: Stage) -> None:
     ids = stage.tokenizer.encode("abc END")
     await stage.worker(Answer([ids], group=len(ids), text_length=4, logprobs=True))
     client = (await stage.gateway()).openai()
@@ -118,7 +118,7 @@ async def test_what_a_stop_string_cut_off_is_not_told(stage: Stage) -> None:
     assert "END" not in "".join(made.choices[0].logprobs.tokens or ())
 
 
-async def test_they_are_told_once_when_a_stream_is_read_on(stage: Stage) -> None:
+async def test_a_resumed_stream_reports_each_once(stage: Stage) -> None:
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], logprobs=True))
     served = await stage.gateway()
     http = served.http()
@@ -150,7 +150,7 @@ TURN_BYTES = 64 * 1024
 
 
 class TurnWatch:
-    """How many bytes of JSON the gateway encodes in each turn of the event loop, which is the test's, too."""
+    """Counts the bytes of JSON that the gateway encodes in each turn of the event loop, which the test shares."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.encoded_bytes = [0]
@@ -183,7 +183,7 @@ class TurnWatch:
 async def test_no_turn_of_the_loop_grows_with_the_answer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, path: str, streamed: bool
 ) -> None:
-    """All of it is there at once, as where choices are ranked."""
+    """The whole answer is available at once, as with ranked choices."""
     ids = (stage.tokenizer.encode("abcdefgh") * 5000)[:5000]
     await stage.worker(Answer([ids] * ASKING[path].get("n", 1), group=len(ids), logprobs=True))
     http = (await stage.gateway()).http()

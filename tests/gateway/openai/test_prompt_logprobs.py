@@ -1,4 +1,4 @@
-"""`echo` with `logprobs`, and `prompt_logprobs`: what a completion tells of its prompt, whole and streamed."""
+"""`echo` with `logprobs`, and `prompt_logprobs`: a completion's data about its prompt, whole and streamed."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def name(tokenizer: Tokenizer, token: int) -> str:
 
 
 def expected(tokenizer: Tokenizer, prompt: str, text: str) -> dict[str, list[Any]]:
-    """OpenAI's lists, of the prompt and then of the answer; but for the places in the text."""
+    """Return OpenAI's lists, of the prompt and then of the answer, without the text offsets."""
     told: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": []}
     for part in (prompt, text):
         for position, token in enumerate(tokenizer.encode(part)):
@@ -47,7 +47,7 @@ def expected(tokenizer: Tokenizer, prompt: str, text: str) -> dict[str, list[Any
 
 
 def check_places(tokenizer: Tokenizer, choice: dict[str, Any], prompt: str) -> None:
-    """Each token is where its place in the text says."""
+    """Check that each token is at its offset in the text."""
     places, tokens = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"]
     assert len(places) == len(tokens)
     for token, place in zip(tokens, places, strict=True):
@@ -56,7 +56,7 @@ def check_places(tokenizer: Tokenizer, choice: dict[str, Any], prompt: str) -> N
 
 
 def gathered(events: list[Any], count: int) -> list[dict[str, Any]]:
-    """The choices of a stream, put together."""
+    """Return the choices of a stream, assembled."""
     choices = [{"text": "", "logprobs": {}, "finish_reason": None} for _ in range(count)]
     for event in events:
         for each in event["choices"]:
@@ -71,7 +71,7 @@ def gathered(events: list[Any], count: int) -> list[dict[str, Any]]:
 
 
 async def post(stage: Stage, body: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """The choices, which are the same whole and streamed."""
+    """Return the choices, which are the same whole and streamed."""
     served = await stage.gateway()
     response = await served.http().post(PATH, json={"model": MODEL, **body})
     assert response.status_code == 200, response.text
@@ -86,7 +86,7 @@ async def post(stage: Stage, body: dict[str, Any], count: int) -> list[dict[str,
 
 
 @pytest.mark.parametrize("as_ids", [False, True])
-async def test_an_echo_tells_of_prompt_and_answer(stage: Stage, as_ids: bool) -> None:
+async def test_an_echo_covers_prompt_and_answer(stage: Stage, as_ids: bool) -> None:
     worker = await stage.worker(answer(stage))
     prompts = [PROMPT, "other "]
     sent = [stage.tokenizer.encode(each) for each in prompts] if as_ids else prompts
@@ -114,7 +114,7 @@ async def test_an_echo_without_an_answer(stage: Stage) -> None:
     assert worker.requests[-1].payload.prompt_logprobs is None
 
 
-async def test_a_repeated_id_tells_of_the_first_ones_prompt(stage: Stage) -> None:
+async def test_a_repeated_id_returns_the_first_requests_prompt(stage: Stage) -> None:
     worker = await stage.worker()
     told = {"echo": True, "logprobs": 1, "prompt_logprobs": 2}
     first = {"prompt": PROMPT, "request_id": "first", **told}
@@ -131,7 +131,7 @@ async def test_a_repeated_id_tells_of_the_first_ones_prompt(stage: Stage) -> Non
     assert len(worker.requests) == 3
 
 
-async def test_a_repeated_id_tells_of_the_first_ones_prompt_while_it_runs(stage: Stage) -> None:
+async def test_a_repeated_id_returns_the_first_requests_prompt_while_it_runs(stage: Stage) -> None:
     gate = Gate(1)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     http = (await stage.gateway()).http()
@@ -148,7 +148,7 @@ async def test_a_repeated_id_tells_of_the_first_ones_prompt_while_it_runs(stage:
     assert told == {"text": PROMPT + TEXT, "logprobs": {}, "finish_reason": "stop"}
 
 
-async def test_prompt_logprobs_as_vllm_has_them(stage: Stage) -> None:
+async def test_prompt_logprobs_have_vllms_form(stage: Stage) -> None:
     worker = await stage.worker(answer(stage))
     ids = stage.tokenizer.encode(PROMPT)
     choices = await post(stage, {"prompt": PROMPT, "n": 2, "prompt_logprobs": 2}, 2)
@@ -166,7 +166,7 @@ async def test_prompt_logprobs_as_vllm_has_them(stage: Stage) -> None:
     assert {each.payload.prompt_logprobs for each in worker.requests} == {2}
 
 
-async def test_echo_and_prompt_logprobs_each_tell_as_many_as_asked_for(stage: Stage) -> None:
+async def test_echo_and_prompt_logprobs_each_return_the_requested_number(stage: Stage) -> None:
     worker = await stage.worker(Answer([[]], finish_reason=FinishReason.LENGTH))
     body = {"prompt": PROMPT, "echo": True, "logprobs": 0, "prompt_logprobs": 2, "max_tokens": 0}
     (choice,) = await post(stage, body, 1)
@@ -177,7 +177,7 @@ async def test_echo_and_prompt_logprobs_each_tell_as_many_as_asked_for(stage: St
     assert {each.payload.prompt_logprobs for each in worker.requests} == {2}
 
 
-async def test_a_reply_that_is_read_again_tells_of_its_prompt(stage: Stage) -> None:
+async def test_a_reread_reply_includes_its_prompt(stage: Stage) -> None:
     await stage.worker(answer(stage))
     served = await stage.gateway()
     body = {"model": MODEL, "prompt": PROMPT, "echo": True, "logprobs": 1, "request_id": "again", "n": 2}
@@ -201,7 +201,7 @@ async def test_a_reply_that_is_read_again_tells_of_its_prompt(stage: Stage) -> N
         ({"echo": True, "max_tokens": 0, "best_of": 2}, "max_tokens", "at least 1 where choices are ranked"),
     ],
 )
-async def test_what_is_refused(stage: Stage, body: dict[str, Any], param: str, told: str) -> None:
+async def test_refused_requests(stage: Stage, body: dict[str, Any], param: str, told: str) -> None:
     await stage.worker()
     response = await (await stage.gateway()).http().post(PATH, json={"model": MODEL, "prompt": "x", **body})
     error = response.json()["error"]
@@ -218,7 +218,7 @@ async def test_what_is_refused(stage: Stage, body: dict[str, Any], param: str, t
         ({"echo": True, "logprobs": 0, "prompt_logprobs": 1}, "prompt_logprobs", 792_576),
     ],
 )
-async def test_an_answer_that_would_tell_too_much_is_refused(
+async def test_an_answer_that_would_be_too_large_is_refused(
     stage: Stage, stream: bool, asked: dict[str, Any], param: str, number: int
 ) -> None:
     worker = await stage.worker()
@@ -231,7 +231,7 @@ async def test_an_answer_that_would_tell_too_much_is_refused(
     assert not worker.requests
 
 
-async def test_a_chat_has_no_prompt_to_tell_of(stage: Stage) -> None:
+async def test_a_chat_returns_no_prompt_data(stage: Stage) -> None:
     await stage.worker()
     http = (await stage.gateway()).http()
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "prompt_logprobs": 1}
@@ -247,7 +247,7 @@ TOLD = [[-0.5, [[5, -0.5], [6, -1.0]]], [-4.0, [[5, -0.5], [6, -1.0]]], [-1.0, [
 
 
 def ranks_of(tokenizer: Tokenizer, ranks: tuple[int | None, ...] | None, count: int) -> list[dict[str, int | None]]:
-    """By token id, as the answer has them, of a prompt of which `ranks` are told."""
+    """Return ranks by token id, as in the answer, for a prompt whose log has `ranks`."""
     prompt = PromptText(tokenizer, Opening(prompt_logprobs=count))
     prompt.take(PromptRun(1, (5, 9, 6), tuple(TOLD), ranks))
     (maps,) = json.loads(encoded(prompt.told.fields())).values()
@@ -263,5 +263,5 @@ def test_a_token_has_its_rank_among_all(tokenizer: Tokenizer, count: int) -> Non
         assert next(iter(ranks)) == next(iter(own))
 
 
-def test_a_log_that_tells_no_ranks_has_those_of_the_likeliest(tokenizer: Tokenizer) -> None:
+def test_a_log_without_ranks_uses_those_of_the_likeliest(tokenizer: Tokenizer) -> None:
     assert ranks_of(tokenizer, None, 2) == [{"5": 1, "6": 2}, {"9": None, "5": 1, "6": 2}, {"6": 1, "5": 1}]

@@ -1,4 +1,4 @@
-"""Tool calls and thinking over chats: what is asked of the model, and how its answer is told."""
+"""Tool calls and thinking in chats: what the model is constrained to, and how its answer is presented."""
 
 import json
 from copy import deepcopy
@@ -72,9 +72,7 @@ def refused(tokenizer: Tokenizer, body: dict[str, Any]) -> ApiError:
         ({"tool_choice": "none", "response_format": {"type": "json_object"}}, "", False),
     ],
 )
-def test_what_the_model_is_made_to_follow(
-    demo: Tokenizer, more: dict[str, Any], answer_format: str, follows: bool
-) -> None:
+def test_the_constraints_on_the_model(demo: Tokenizer, more: dict[str, Any], answer_format: str, follows: bool) -> None:
     payload = admitted(demo, more)
     assert payload.answer_format == answer_format
     has_grammar = payload.constraint is not None and "calls" in payload.constraint.grammar
@@ -83,7 +81,7 @@ def test_what_the_model_is_made_to_follow(
     assert ("weather" in shown) is bool(answer_format)
 
 
-def test_a_choice_of_allowed_tools_shows_all_and_lets_some_be_called(demo: Tokenizer) -> None:
+def test_allowed_tools_shows_all_tools_and_permits_some(demo: Tokenizer) -> None:
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("stop")]}}
     payload = admitted(demo, {"tool_choice": allowed})
     assert payload.constraint is not None
@@ -91,7 +89,7 @@ def test_a_choice_of_allowed_tools_shows_all_and_lets_some_be_called(demo: Token
     assert "weather" in demo.decode(payload.prompt)
 
 
-def test_thinking_comes_before_what_has_to_be_followed(demo: Tokenizer) -> None:
+def test_thinking_precedes_the_constrained_part(demo: Tokenizer) -> None:
     for more in ({"tool_choice": "required"}, {"tools": [], "response_format": {"type": "json_object"}}):
         payload = admitted(demo, more, reasoning_parser="think")
         assert payload.answer_format.startswith("think")
@@ -102,7 +100,7 @@ def test_thinking_comes_before_what_has_to_be_followed(demo: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("end", "thinking"), [("", "think"), ("<think>\\n", "thinking"), ("<think>\\n\\n</think>\\n\\n", "")]
 )
-def test_where_the_thinking_begins_is_seen_in_the_prompt(end: str, thinking: str) -> None:
+def test_the_prompt_shows_where_thinking_begins(end: str, thinking: str) -> None:
     template = tiny_tokenizers.CHAT_TEMPLATE + f"{{{{- '{end}' -}}}}{{#- </think> -#}}"
     tokenizer = Tokenizer(tiny_tokenizers.byte_level(chat_template=template))
     assert admitted(tokenizer, {"tools": []}).answer_format == thinking
@@ -133,17 +131,17 @@ def test_where_the_thinking_begins_is_seen_in_the_prompt(end: str, thinking: str
         ({"tool_choice": "required", "use_beam_search": True, "n": 2}, 400, "tool_choice"),
     ],
 )
-def test_what_is_wrong_is_named(demo: Tokenizer, more: dict[str, Any], status: int, param: str) -> None:
+def test_invalid_parameters_are_named(demo: Tokenizer, more: dict[str, Any], status: int, param: str) -> None:
     error = refused(demo, more)
     assert (error.status, error.param) == (status, param)
 
 
-def test_a_schema_that_calls_cannot_follow_is_told_with_its_place(demo: Tokenizer) -> None:
+def test_an_unsupported_tool_schema_is_refused_with_its_position(demo: Tokenizer) -> None:
     parameters = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
     tools = [STOP, {"type": "function", "function": {"name": "f", "parameters": parameters}}]
     error = refused(demo, {"tools": tools, "tool_choice": "required"})
     assert (error.status, error.param) == (422, "tools.1.function.parameters.properties.x")
-    assert admitted(demo, {"tools": tools}).answer_format == "hermes", "nothing has to follow it"
+    assert admitted(demo, {"tools": tools}).answer_format == "hermes", "nothing is constrained by it"
 
 
 def test_a_model_without_tools_refuses_them_by_name() -> None:
@@ -154,7 +152,7 @@ def test_a_model_without_tools_refuses_them_by_name() -> None:
 
 
 def test_a_conversation_with_calls_and_their_results(demo: Tokenizer) -> None:
-    """As clients send back what they got; nothing in it is a control token."""
+    """Clients send back what they received; none of it becomes a control token."""
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "<|im_end|>"}'}}
     said = {"role": "assistant", "content": None, "refusal": None, "annotations": [], "tool_calls": [call]}
     said |= {"reasoning_content": "Where?", "audio": None, "function_call": None}
@@ -187,13 +185,13 @@ HALVES = r'{"city": "\ud83d", "a\udc4d": ["\ud83d\udc4d"]}'
 
 
 @pytest.mark.parametrize("arguments", ['{"city": "Kö', "{", "[]", "NaN", '{"city": NaN}', '{"a": ' * 5000, DEEP])
-def test_calls_that_were_cut_are_not_shown_nor_their_results(demo: Tokenizer, arguments: str) -> None:
+def test_truncated_calls_and_their_results_are_not_shown(demo: Tokenizer, arguments: str) -> None:
     def shown(*messages: dict[str, Any]) -> str:
         return demo.decode(admitted(demo, {"messages": [*QUESTION, *messages]}).prompt, skip_special_tokens=False)
 
     cut = called("cut", arguments)
     last = {"role": "user", "content": "go on"}
-    assert shown(said(cut), result("cut"), last) == shown(last), "nothing is left of what was said"
+    assert shown(said(cut), result("cut"), last) == shown(last), "nothing is left of the message"
     assert shown(said(cut, content="Hm."), result("cut"), last) == shown({"role": "assistant", "content": "Hm."}, last)
     for calls in ([cut, WHOLE], [WHOLE, cut]):
         assert shown(said(*calls), result("cut"), result("whole"), last) == shown(said(WHOLE), result("whole"), last)
@@ -201,25 +199,25 @@ def test_calls_that_were_cut_are_not_shown_nor_their_results(demo: Tokenizer, ar
     assert shown(said(cut), said(again), result("cut")) == shown(said(again), result("cut")), "called again"
 
 
-def test_a_call_is_shown_with_replacements_for_halves_of_surrogate_pairs(demo: Tokenizer) -> None:
+def test_a_call_is_shown_with_replacements_for_lone_surrogates(demo: Tokenizer) -> None:
     payload = admitted(demo, {"messages": [*QUESTION, said(called("whole", HALVES)), result("whole")]})
     shown = demo.decode(payload.prompt, skip_special_tokens=False)
     assert '"arguments": {"city": "\ufffd", "a\ufffd": ["\U0001f44d"]}' in shown
     assert "of whole" in shown
 
 
-def test_a_call_is_shown_as_deep_as_templates_are_given(demo: Tokenizer) -> None:
+def test_a_call_is_shown_to_the_depth_that_templates_accept(demo: Tokenizer) -> None:
     arguments = DEEP.replace("{}", "1")
     payload = admitted(demo, {"messages": [*QUESTION, said(called("whole", arguments)), result("whole")]})
     assert arguments in demo.decode(payload.prompt, skip_special_tokens=False)
 
 
-def test_a_conversation_of_calls_that_were_cut_alone_is_refused(demo: Tokenizer) -> None:
+def test_a_conversation_of_truncated_calls_alone_is_refused(demo: Tokenizer) -> None:
     error = refused(demo, {"messages": [said(called("cut", "{")), result("cut")]})
     assert (error.status, error.param) == (400, "messages")
 
 
-def test_a_model_without_calls_goes_on_behind_one_that_was_cut() -> None:
+def test_a_model_without_calls_continues_after_a_truncated_call() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     body = {"tools": [], "messages": [*QUESTION, said(called("cut", "{")), *QUESTION]}
     assert admitted(tokenizer, body).prompt == admitted(tokenizer, {"tools": [], "messages": QUESTION * 2}).prompt
@@ -235,7 +233,7 @@ def told(message: dict[str, Any]) -> tuple[Any, ...]:
 
 
 class Heard:
-    """What the events of a stream add up to."""
+    """Accumulates the events of a stream."""
 
     def __init__(self, choice: int = 0) -> None:
         self.choice = choice
@@ -255,13 +253,13 @@ class Heard:
         return self
 
     def _take_call(self, call: dict[str, Any]) -> None:
-        """A call begins once, and in its turn; from there on it tells arguments alone."""
+        """A call begins once, and in order; after that, its events carry only arguments."""
         calls = self.message["tool_calls"]
         if call["index"] == len(calls):
             assert (set(call), call["type"]) == ({"index", "id", "type", "function"}, "function")
             calls.append(deepcopy(call))
         else:
-            assert call["index"] == len(calls) - 1, "the last one"
+            assert call["index"] == len(calls) - 1, "the last call"
             assert set(call) == {"index", "function"}
             assert set(call["function"]) == {"arguments"}
             calls[-1]["function"]["arguments"] += call["function"]["arguments"]
@@ -308,7 +306,7 @@ HARD = '{"a": "</tool_call> } \\" \\\\", "é": [1e3, {"b": "\\u00e9"}],\n "👍�
     ],
 )
 @pytest.mark.parametrize("group", [1, 7, 1000])
-async def test_arguments_come_in_pieces_however_they_are_read(
+async def test_arguments_arrive_in_pieces_however_they_are_read(
     stage: Stage, demo: Tokenizer, parser: str, text: str, group: int
 ) -> None:
     await stage.worker(Answer([demo.encode(text, add_special_tokens=False)], group=group))
@@ -328,7 +326,7 @@ async def test_arguments_come_in_pieces_however_they_are_read(
     assert told == heard.message["tool_calls"]
 
 
-async def test_a_call_behind_every_token_of_which_an_answer_ends(stage: Stage, demo: Tokenizer) -> None:
+async def test_a_call_cut_after_each_of_its_tokens(stage: Stage, demo: Tokenizer) -> None:
     ids = demo.encode(f"Hm. {ONE}", add_special_tokens=False)
     cuts = [ids[:length] for length in range(1, len(ids) + 1)]
     http = (await gateway(stage)).http()
@@ -348,19 +346,19 @@ async def test_a_call_behind_every_token_of_which_an_answer_ends(stage: Stage, d
             assert (begun, message["content"]) == (0, demo.decode(ids[:number]))
             continue
         begun += 1
-        arguments = calls[0]["function"]["arguments"].rstrip("\ufffd")  # what ends within a character
+        arguments = calls[0]["function"]["arguments"].rstrip("\ufffd")  # an end within a character
         assert message["content"] == "Hm."
         assert '{"city": "Köln"}'.startswith(arguments)
         assert choice["finish_reason"] == ("tool_calls" if arguments.endswith("}") else "stop")
         whole += arguments.endswith("}")
         results = [{"role": "tool", "tool_call_id": calls[0]["id"], "content": "mild"}]
         again = {**BODY, "messages": [*QUESTION, message, *results, *QUESTION], "max_tokens": 1}
-        assert (await http.post("/v1/chat/completions", json=again)).status_code == 200, "it goes back as it came"
+        assert (await http.post("/v1/chat/completions", json=again)).status_code == 200, "it can be sent back unchanged"
     assert 0 < whole < begun
 
 
 @pytest.mark.parametrize("arguments", [DEEP, HALVES])
-async def test_whatever_was_called_may_go_back(stage: Stage, demo: Tokenizer, arguments: str) -> None:
+async def test_every_call_can_be_sent_back(stage: Stage, demo: Tokenizer, arguments: str) -> None:
     text = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
     await stage.worker(Answer([demo.encode(text, add_special_tokens=False)]))
     http = (await gateway(stage)).http()
@@ -371,7 +369,7 @@ async def test_whatever_was_called_may_go_back(stage: Stage, demo: Tokenizer, ar
     assert (await http.post("/v1/chat/completions", json=again)).status_code == 200
 
 
-async def test_a_gateway_that_never_saw_the_request_goes_on_anywhere(stage: Stage, demo: Tokenizer) -> None:
+async def test_a_gateway_that_never_saw_the_request_resumes_at_any_point(stage: Stage, demo: Tokenizer) -> None:
     await stage.worker(Answer([demo.encode(THOUGHT, add_special_tokens=False)], group=3))
     events = await streamed((await gateway(stage)).http(), {**BODY, "request_id": "chatcmpl-mine"})
     other = (await stage.gateway(model=str(MODEL_DIR), reasoning_parser="none", tool_parser="none")).http()
@@ -391,7 +389,7 @@ async def test_a_gateway_that_never_saw_the_request_goes_on_anywhere(stage: Stag
         assert (heard.message, heard.finish_reason) == (whole.message, "tool_calls"), place
 
 
-async def test_the_first_request_of_an_id_says_how_its_answer_is_told(stage: Stage, demo: Tokenizer) -> None:
+async def test_the_first_request_of_an_id_determines_the_answers_form(stage: Stage, demo: Tokenizer) -> None:
     await stage.worker(Answer([demo.encode(ONE, add_special_tokens=False)]))
     http = (await gateway(stage)).http()
     plain = {"model": MODEL, "messages": QUESTION}

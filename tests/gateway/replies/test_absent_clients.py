@@ -1,4 +1,4 @@
-"""Whose loss cancels a request, and when: onlookers, clients of killed gateways, marks lost with their link."""
+"""Which lost client cancels a request, and when: onlookers, clients of killed gateways, marks lost with their link."""
 
 import asyncio
 import signal
@@ -58,7 +58,7 @@ async def test_an_onlooker_cancels_no_producers_request(stage: Stage, parameters
 
 
 async def test_an_onlooker_cancels_no_clients_request(stage: Stage) -> None:
-    """Somebody else looks on at another gateway and leaves: the client is still there."""
+    """A second client watches at another gateway and leaves: the first client is still there."""
     gate = Gate(3)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(), await stage.gateway()
@@ -105,7 +105,7 @@ async def is_ready(http: httpx.AsyncClient) -> bool:
 
 
 async def marked(stage: Stage, request_id: str, gateway: str | None = None) -> None:
-    """Wait until Redis knows that somebody, or `gateway`, reads the reply."""
+    """Wait until Redis knows that some gateway, or `gateway`, reads the reply."""
     link = await Link.open(stage.url)
 
     async def found() -> bool:
@@ -117,7 +117,7 @@ async def marked(stage: Stage, request_id: str, gateway: str | None = None) -> N
 
 
 class Breaking:
-    """Hands out a connection that has just broken, once."""
+    """Hands out a freshly broken connection, once."""
 
     def __init__(self, redis: RedisLink) -> None:
         self._redis = redis
@@ -132,7 +132,7 @@ class Breaking:
         return link
 
 
-async def test_a_mark_that_was_lost_with_its_link_is_repeated(stage: Stage) -> None:
+async def test_a_mark_lost_with_its_link_is_repeated(stage: Stage) -> None:
     gate = Gate(3)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(disconnect_grace_s=60), await stage.gateway()
@@ -146,8 +146,8 @@ async def test_a_mark_that_was_lost_with_its_link_is_repeated(stage: Stage) -> N
         assert breaking.broke
 
 
-async def test_after_a_break_the_grace_begins_again(stage: Stage) -> None:
-    """Also where the connection is back before the next renewal of the marks."""
+async def test_an_outage_restarts_the_grace_period(stage: Stage) -> None:
+    """Even if the connection is back before the next renewal of the marks."""
     served = await stage.gateway()
     await departed(served)
     gateway = served.gateway
@@ -157,8 +157,8 @@ async def test_after_a_break_the_grace_begins_again(stage: Stage) -> None:
     assert not gateway.models.default.disconnects.may_cancel()
 
 
-async def test_after_a_break_the_other_gateways_get_their_time(stage: Stage) -> None:
-    """A client may be back at one that has not found Redis again."""
+async def test_after_an_outage_other_gateways_get_time_to_reconnect(stage: Stage) -> None:
+    """A client may have returned to a gateway that has not reconnected to Redis."""
     lease_s = 3.0
     served = await stage.gateway(disconnect_grace_s=0.1, gateway_lease_s=lease_s)
     await departed(served)
@@ -167,7 +167,7 @@ async def test_after_a_break_the_other_gateways_get_their_time(stage: Stage) -> 
     await departed(served)
 
 
-async def test_who_comes_back_while_redis_refuses_writes_keeps_the_request(
+async def test_returning_while_redis_refuses_writes_keeps_the_request(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]
 ) -> None:
     server = own_redis()
@@ -190,12 +190,12 @@ async def test_who_comes_back_while_redis_refuses_writes_keeps_the_request(
 
 
 async def told(served: Served) -> bool:
-    """Has the gateway written all marks?"""
+    """Return whether the gateway has written all marks."""
     return not served.model.readers._changed
 
 
 async def cancels_in_time(served: Served, lease_s: float) -> bool:
-    """May the gateway cancel? Not before Redis has answered it on one connection for a gateway's lease."""
+    """Return whether the gateway may cancel: not before Redis has answered on one connection for a gateway's lease."""
     await served.gateway.redis.get()
     may_cancel = served.model.disconnects.may_cancel()
     assert not may_cancel or served.model.readers.settled_s >= lease_s
@@ -203,7 +203,7 @@ async def cancels_in_time(served: Served, lease_s: float) -> bool:
 
 
 async def unsettled(served: Served) -> bool:
-    """Has Redis refused the gateway something?"""
+    """Return whether Redis has refused a write of the gateway."""
     return not served.model.disconnects.may_cancel()
 
 

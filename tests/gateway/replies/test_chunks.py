@@ -1,4 +1,4 @@
-"""Chunks that are put together say, byte for byte, what JSON of the whole chunk says."""
+"""Chunks assembled from parts equal, byte for byte, the JSON of the whole chunk."""
 
 import json
 
@@ -15,7 +15,7 @@ TEXTS = ("a", '"quoted" \\ \n', "text", "é 漢 🙂", "\u2028 and \x85", "\x00"
 @pytest.mark.parametrize("id_lines", [False, True])
 @pytest.mark.parametrize("model", ["demo", 'text":"text"'])
 @pytest.mark.parametrize("request_id", ["cmpl-1", "chatcmpl-1"])
-def test_as_whole_chunks(request_id: str, model: str, include_usage: bool, id_lines: bool) -> None:
+def test_assembled_chunks_equal_whole_chunks(request_id: str, model: str, include_usage: bool, id_lines: bool) -> None:
     shape = AnswerShape(request_id, model, 1_795_270_285, UsageWanted(include_usage))
     chunks = Chunks(shape, id_lines=id_lines)
     for choice in (0, 3, 0):

@@ -1,4 +1,4 @@
-"""Clients that go away, come back, cancel; gateways that stop."""
+"""Clients that leave, return, cancel; gateways that stop."""
 
 import asyncio
 from typing import Any
@@ -37,7 +37,7 @@ async def cancel_key(stage: Stage, request_id: str) -> bool:
 
 
 async def ending(stage: Stage, request_id: str) -> Any:
-    """The terminal event, once it is there."""
+    """Return the terminal event once it exists."""
 
     async def found() -> Any:
         return (await log_of(stage, request_id)).terminal
@@ -46,7 +46,7 @@ async def ending(stage: Stage, request_id: str) -> Any:
 
 
 async def departed(served: Served) -> None:
-    """Wait until the gateway has told Redis of everything and, once it may, cancelled what is due."""
+    """Wait until the gateway has written everything to Redis and, once it may, canceled what is due."""
     gateway = served.gateway
 
     async def may_cancel() -> bool:
@@ -58,7 +58,7 @@ async def departed(served: Served) -> None:
 
 
 async def leave_after(served: Served, events: int, **parameters: Any) -> tuple[str, list[Seen]]:
-    """Post, read so many events, close the connection."""
+    """Post, read the given number of events, close the connection."""
     seen = []
     async with served.http() as http, http.stream("POST", "/v1/completions", json={**BODY, **parameters}) as response:
         reading = read(response)
@@ -70,7 +70,7 @@ async def leave_after(served: Served, events: int, **parameters: Any) -> tuple[s
 
 
 async def noticed(served: Served) -> bool:
-    """Has the gateway seen the client go?"""
+    """Return whether the gateway has noticed that the client left."""
     return not served.model.readers._here
 
 
@@ -85,7 +85,7 @@ async def test_closing_a_stream_cancels_after_the_grace(stage: Stage) -> None:
     assert await cancel_key(stage, chunk.id)
 
 
-async def test_a_server_whose_clock_is_set_forward_costs_no_client_its_answer(
+async def test_setting_the_servers_clock_forward_costs_no_client_its_answer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(2)
@@ -102,7 +102,7 @@ async def test_a_server_whose_clock_is_set_forward_costs_no_client_its_answer(
         return await time_ms(server) + step_ms
 
     monkeypatch.setattr(Link, "server_time_ms", ahead)
-    assert await link.call("ZINCRBY", stage.keys.clients, -step_ms, chunk.id)  # what all marks are to such a clock
+    assert await link.call("ZINCRBY", stage.keys.clients, -step_ms, chunk.id)  # the state of all marks under this clock
     await served.gateway.models.default.disconnects.cancel_due()
     assert not await cancel_key(stage, chunk.id)
     await gate.open()
@@ -121,7 +121,7 @@ async def test_leaving_before_a_whole_answer_cancels_too(stage: Stage) -> None:
     assert (await ending(stage, worker.requests[0].id)).error is ErrorCode.CANCELLED
 
 
-async def test_continue_goes_on_without_a_client(stage: Stage) -> None:
+async def test_continue_runs_on_without_a_client(stage: Stage) -> None:
     gate = Gate(3)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     served = await stage.gateway()
@@ -133,7 +133,7 @@ async def test_continue_goes_on_without_a_client(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("accepted", ["cancel", "continue"])
-async def test_a_repeated_post_cannot_say_anew_what_leaving_means(stage: Stage, accepted: str) -> None:
+async def test_a_repeated_post_cannot_change_what_leaving_means(stage: Stage, accepted: str) -> None:
     repeated = {"cancel": "continue", "continue": "cancel"}[accepted]
     gate = Gate(3)
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
@@ -156,12 +156,12 @@ async def test_a_repeated_post_cannot_say_anew_what_leaving_means(stage: Stage, 
         await eventually(lambda: cancel_key(stage, "cmpl-twin"))
     else:
         assert not await cancel_key(stage, "cmpl-twin")
-        await gate.open()  # which a cancel does by itself, once the worker has seen it
+        await gate.open()  # a cancel does this itself once the worker has seen it
     assert (await ending(stage, "cmpl-twin")).error is (ErrorCode.CANCELLED if accepted == "cancel" else None)
     assert len(worker.requests) == 1
 
 
-async def test_only_who_accepted_a_request_enqueues_it_again(stage: Stage) -> None:
+async def test_only_the_accepting_gateway_enqueues_a_request_again(stage: Stage) -> None:
     gate = Gate(3)
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(loss_check_s=3600), await stage.gateway()
@@ -182,7 +182,7 @@ async def test_only_who_accepted_a_request_enqueues_it_again(stage: Stage) -> No
 
 
 def hold_grace(monkeypatch: pytest.MonkeyPatch, *gateways: Served) -> asyncio.Event:
-    """The grace period lasts, for all gateways, until the event is set."""
+    """Extend the grace period of all gateways until the event is set."""
     over = asyncio.Event()
     for served in gateways:
         monkeypatch.setattr(served.model.disconnects, "may_cancel", over.is_set)
@@ -190,7 +190,7 @@ def hold_grace(monkeypatch: pytest.MonkeyPatch, *gateways: Served) -> asyncio.Ev
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["same gateway", "another gateway"])
-async def test_coming_back_within_the_grace_keeps_the_request(
+async def test_returning_within_the_grace_period_keeps_the_request(
     stage: Stage, same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(4)
@@ -211,8 +211,8 @@ async def test_coming_back_within_the_grace_keeps_the_request(
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_a_gateway_stops_when_its_last_client_has_just_left(stage: Stage, turns: int) -> None:
-    """So many turns of the event loop lie between."""
+async def test_a_gateway_stops_right_after_its_last_client_left(stage: Stage, turns: int) -> None:
+    """Between the two are the given number of turns of the event loop."""
     model = (await stage.gateway()).model
 
     async def waits() -> bool:
@@ -248,7 +248,7 @@ async def test_a_reader_of_a_gateway_that_died_does_not_count(stage: Stage) -> N
     async with served.http() as http, http.stream("POST", "/v1/completions", json=BODY) as response:
         request_id = response.headers["x-request-id"]
         link = await Link.open(stage.url)
-        await link.call("HSET", stage.keys.readers(request_id), "gateway-dead", 1)  # its time is over
+        await link.call("HSET", stage.keys.readers(request_id), "gateway-dead", 1)  # its lease is over
         await link.close()
     assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
 
@@ -269,7 +269,7 @@ async def test_delete_cancels_a_running_request(stage: Stage) -> None:
     assert (await served.http().delete("/v1/requests/cmpl-unknown")).status_code == 404
 
 
-async def test_delete_ends_a_waiting_request_although_no_worker_lives(stage: Stage) -> None:
+async def test_delete_ends_a_waiting_request_without_any_worker(stage: Stage) -> None:
     served = await stage.gateway(require_worker=False)
     body = {**BODY, "stream": False, "request_id": "waits"}
     asking = asyncio.create_task(served.http().post("/v1/completions", json=body))
@@ -283,7 +283,7 @@ async def test_delete_ends_a_waiting_request_although_no_worker_lives(stage: Sta
     assert answer.headers["x-should-retry"] == "false"
 
 
-async def test_a_gateway_that_stops_cancels_nothing_and_its_streams_go_on_elsewhere(stage: Stage) -> None:
+async def test_a_stopping_gateway_cancels_nothing_and_its_streams_continue_elsewhere(stage: Stage) -> None:
     gate = Gate(6)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(), await stage.gateway()

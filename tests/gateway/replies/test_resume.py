@@ -1,4 +1,4 @@
-"""Going on from Last-Event-ID, on any gateway, at every position."""
+"""Resuming from Last-Event-ID, on any gateway, at every position."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content":
 
 
 async def posted(served: Served, path: str, body: dict[str, Any], upto: int | None = None) -> tuple[str, list[Seen]]:
-    """Post and read the stream, to its end or up to so many events with text; then leave."""
+    """Post and read the stream, to its end or up to the given number of events with text; then leave."""
     events: list[Seen] = []
     async with served.http().stream("POST", path, json=body) as response:
         async for event in read(response):
@@ -71,12 +71,12 @@ async def test_every_position_with_two_choices_and_a_stop_string(stage: Stage) -
 
 
 def ended(events: list[Seen]) -> list[int]:
-    """The choices whose ends were told, in that order."""
+    """Return the choices whose ends were sent, in that order."""
     choices = [choice for event in events if isinstance(event.data, dict) for choice in event.data["choices"]]
     return [choice["index"] for choice in choices if choice["finish_reason"]]
 
 
-async def test_every_position_where_characters_never_became_whole(stage: Stage) -> None:
+async def test_every_position_with_incomplete_characters(stage: Stage) -> None:
     cut = [stage.tokenizer.encode(text)[:-1] for text in ("世界👍", "e\u0301 👍", "whole")]
     await stage.worker(Answer(cut, group=3))
     first, second = await stage.gateway(), await stage.gateway()
@@ -94,7 +94,7 @@ async def test_every_position_where_characters_never_became_whole(stage: Stage) 
 
 
 @pytest.mark.parametrize("upto", [1, 4, 9])
-async def test_a_running_stream_goes_on_elsewhere(stage: Stage, upto: int) -> None:
+async def test_a_running_stream_continues_elsewhere(stage: Stage, upto: int) -> None:
     gate = Gate(upto + 12)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(disconnect_grace_s=60), await stage.gateway()
@@ -153,7 +153,7 @@ async def test_a_wrong_checksum_is_a_conflict(stage: Stage) -> None:
         assert rest[-1].error["code"] == "reply_conflict"
 
 
-async def test_what_cannot_be_resumed(stage: Stage) -> None:
+async def test_ids_that_cannot_be_resumed(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway()
     request_id, _ = await posted(served, "/v1/completions", BODY)
@@ -191,7 +191,7 @@ async def test_a_waiting_request_belongs_to_its_tenant_too(stage: Stage) -> None
         assert wrong.status_code == 404
 
 
-async def test_two_tenants_may_have_the_same_own_id(stage: Stage) -> None:
+async def test_two_tenants_may_choose_the_same_id(stage: Stage) -> None:
     texts = {"alpha": "first", "beta": "second"}
     worker = await stage.worker(lambda request: Answer([stage.tokenizer.encode(texts[request.payload.tenant])]))
     served = await stage.gateway(api_keys={"sk-a": "alpha", "sk-b": "beta"})
@@ -208,7 +208,7 @@ async def test_two_tenants_may_have_the_same_own_id(stage: Stage) -> None:
     assert [request.payload.tenant for request in worker.requests] == ["alpha", "beta"]
 
 
-async def test_a_request_from_another_producer_is_read_alike(stage: Stage) -> None:
+async def test_a_request_from_another_producer_reads_the_same(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway()
     link = await Link.open(stage.url)
@@ -221,7 +221,7 @@ async def test_a_request_from_another_producer_is_read_alike(stage: Stage) -> No
     assert rest[-2].data["object"] == "text_completion"
 
 
-async def test_a_request_that_redis_lost_ends_as_lost_where_it_was_not_accepted(stage: Stage) -> None:
+async def test_a_lost_request_ends_as_lost_at_a_gateway_that_did_not_accept_it(stage: Stage) -> None:
     gate = Gate(3)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(disconnect_grace_s=60, loss_check_s=3600), await stage.gateway()
@@ -235,10 +235,10 @@ async def test_a_request_that_redis_lost_ends_as_lost_where_it_was_not_accepted(
     await link.close()
 
 
-async def test_who_accepted_is_known_although_the_answer_was_lost(
+async def test_the_accepting_gateway_is_known_although_the_reply_was_lost(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry that a repeated enqueueing finds is this gateway's own."""
+    """The entry that a repeated enqueue finds is this gateway's own."""
     gate = Gate(3)
     worker = await stage.worker(lambda _: Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     served = await stage.gateway()
@@ -289,8 +289,8 @@ async def test_the_accepting_gateway_enqueues_again_what_redis_lost(stage: Stage
 
 
 @pytest.mark.parametrize("moved", [True, False], ids=["moved", "stayed"])
-async def test_an_error_of_a_shorter_log_is_told_as_it_is(stage: Stage, moved: bool) -> None:
-    """Redis lost the entry and tokens that were delivered: nothing was changed, the request is lost."""
+async def test_a_lost_request_with_a_shorter_log_is_reported_as_lost(stage: Stage, moved: bool) -> None:
+    """Redis lost the entry and delivered tokens: nothing was changed, so the request is lost."""
     gate = Gate(6)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(disconnect_grace_s=60, loss_check_s=3600), await stage.gateway()
@@ -315,8 +315,8 @@ async def test_an_error_of_a_shorter_log_is_told_as_it_is(stage: Stage, moved: b
 
 
 @pytest.mark.parametrize("outcome", ["finished", ErrorCode.LOST])
-async def test_of_another_tenants_expired_reply_nothing_is_told(stage: Stage, outcome: str) -> None:
-    """Another producer has used the very id that a client of a gateway without keys wants to use."""
+async def test_another_tenants_expired_reply_is_not_revealed(stage: Stage, outcome: str) -> None:
+    """Another producer has used the same id that a client of a gateway without keys wants to use."""
     worker = await stage.worker()
     served = await stage.gateway()
     link = await Link.open(stage.url)
@@ -339,8 +339,8 @@ async def test_of_another_tenants_expired_reply_nothing_is_told(stage: Stage, ou
     await link.close()
 
 
-async def test_an_id_outlives_its_reply_and_says_how_it_ended(stage: Stage) -> None:
-    """The log has expired, the mark has not: no second terminal is written into a log that comes to life again."""
+async def test_an_id_outlives_its_reply_and_reports_how_it_ended(stage: Stage) -> None:
+    """The log has expired, the mark has not: no second terminal is written into a recreated log."""
     worker = await stage.worker()
     served = await stage.gateway()
     body = {**BODY, "stream": False, "request_id": "mine"}
@@ -361,7 +361,7 @@ async def test_an_id_outlives_its_reply_and_says_how_it_ended(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("log_expired", [False, True])
-async def test_an_id_once_lost_is_computed_anew(stage: Stage, log_expired: bool) -> None:
+async def test_a_lost_id_is_computed_again(stage: Stage, log_expired: bool) -> None:
     gate = Gate(3)
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(loss_check_s=3600), await stage.gateway()

@@ -1,4 +1,4 @@
-"""A stream's bytes: what is there at one moment in one piece, and nothing lost before an error."""
+"""A stream's bytes: simultaneous events go out in one piece, and nothing is lost before an error."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ STARTED = Started("w1", "tiny", "default", "normal", "normal 1-0", 0, 1)
 
 
 def updates(tokenizer: Tokenizer, text: str) -> list[Update]:
-    """One update per character, each a token of its own."""
+    """One update per character, each its own token."""
     ids = [tokenizer.encode(character)[0] for character in text]
     return [Update((n,), (n,), 1, (Run(0, n - 1, (token,)),)) for n, token in enumerate(ids, start=1)]
 
@@ -42,12 +42,12 @@ async def bytes_of(
 
 
 def texts(part: bytes) -> list[str]:
-    """The text of each event."""
+    """Return the text of each event."""
     lines = [line[6:] for line in part.split(b"\n") if line.startswith(b"data: ")]
     return [json.loads(line)["choices"][0]["text"] for line in lines]
 
 
-async def test_what_is_there_together_is_one_piece_of_several_events(tokenizer: Tokenizer) -> None:
+async def test_simultaneous_events_are_sent_in_one_piece(tokenizer: Tokenizer) -> None:
     begun = Update((0,), (0,), 1, started=STARTED)
     one_by_one = updates(tokenizer, "abc")
     parts, _ = await bytes_of([[begun, *one_by_one[:2]], [], one_by_one[2:]], tokenizer)
@@ -60,8 +60,8 @@ async def test_what_is_there_together_is_one_piece_of_several_events(tokenizer: 
     assert b"\nid:" not in parts[0]
 
 
-async def test_a_comment_waits_for_the_event_behind_it(tokenizer: Tokenizer) -> None:
-    """Load tools glue what they read together: alone it would swallow the rest."""
+async def test_a_comment_waits_for_the_next_event(tokenizer: Tokenizer) -> None:
+    """Load tools join what they read: sent alone, the comment would swallow the rest."""
     begun = Update((0,), (0,), 1, started=STARTED)
     parts, _ = await bytes_of([[begun], [], updates(tokenizer, "a")], tokenizer)
     assert parts[0] == KEEP_ALIVE
@@ -71,7 +71,7 @@ async def test_a_comment_waits_for_the_event_behind_it(tokenizer: Tokenizer) -> 
     assert parts[0].startswith(b": worker w1 epoch 1\n\ndata: ")
 
 
-async def test_what_came_before_an_error_is_sent_before_it(tokenizer: Tokenizer) -> None:
+async def test_events_before_an_error_are_sent_before_it(tokenizer: Tokenizer) -> None:
     begun = Update((0,), (0,), 1, started=STARTED)
     parts, told = await bytes_of([[begun, *updates(tokenizer, "ab")]], tokenizer, ReplyConflict("another"))
     assert "".join(texts(parts[0])) == "ab"
@@ -79,8 +79,8 @@ async def test_what_came_before_an_error_is_sent_before_it(tokenizer: Tokenizer)
     assert [error.code for error in told] == ["reply_conflict"]
 
 
-async def test_others_run_between_the_parts_of_a_long_prompt(tokenizer: Tokenizer) -> None:
-    """All of them are there at once, as of a reply that is read again; and each choice is sent by itself."""
+async def test_other_tasks_run_between_the_parts_of_a_long_prompt(tokenizer: Tokenizer) -> None:
+    """All parts are available at once, as in a reread reply, and each choice is sent separately."""
     length, runs = 24, 512
     items = [[-1.5, [[token, -1.5] for token in range(20)]]] * length
     begun = Update((0, 0), (0, 0), 1, started=replace(STARTED, n=2, prompt_tokens=runs * length, prompt_logprobs=20))

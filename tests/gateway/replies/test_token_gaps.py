@@ -1,4 +1,4 @@
-"""The pauses of a stream, and what lay between two of its deliveries."""
+"""The pauses of a stream, and the causes between two deliveries."""
 
 from orcastream.broker.subscription import Update
 from orcastream.gateway.replies.token_gaps import TokenGaps
@@ -36,7 +36,7 @@ def test_each_pause_is_counted_once_by_its_cause() -> None:
     }
 
 
-def test_who_resumes_is_told_what_was_there_and_that_is_no_pause() -> None:
+def test_tokens_replayed_on_resume_count_as_no_pause() -> None:
     counts = {gap: Counts((1.0,), {}) for gap in Gap}
     TokenGaps(counts).took([begun("a"), TOKENS], 10)
     assert [sum(one.counts) for one in counts.values()] == [0, 0, 0]

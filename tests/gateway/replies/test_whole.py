@@ -1,4 +1,4 @@
-"""Answers that are gathered whole: log probabilities are written as they come, and read as if written at once."""
+"""Answers that are collected whole: log probabilities are encoded as they arrive, and equal those encoded at once."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ FIELDS: dict[str, Callable[[Sequence[TokenLogprob]], dict[str, Any]]] = {
 
 
 def reply_of(choices: list[list[int]], group: int) -> list[Update]:
-    """`group` tokens of each choice in an update, the last ones with the end."""
+    """Yield updates with `group` tokens of each choice, the last ones with the end."""
     none, length = (0,) * len(choices), max(map(len, choices))
     updates = [Update(none, none, 1, started=STARTED)]
     for begin in range(0, length, group):
@@ -47,7 +47,7 @@ def reply_of(choices: list[list[int]], group: int) -> list[Update]:
 
 
 async def written(request_id: str, updates: list[Update], tokenizer: Tokenizer, most_bytes: int | None = None) -> bytes:
-    """The answer; the updates are there all at once."""
+    """Return the answer; all updates are available at once."""
 
     async def come() -> AsyncGenerator[list[Update]]:
         yield updates
@@ -68,7 +68,9 @@ def all_told(tokenizer: Tokenizer, ids: list[int]) -> list[TokenLogprob]:
 
 @pytest.mark.parametrize("group", [1, 5, 17, 1000])
 @pytest.mark.parametrize("request_id", FIELDS)
-async def test_byte_by_byte_as_if_at_once(tokenizer: Tokenizer, request_id: str, group: int) -> None:
+async def test_incremental_encoding_equals_encoding_at_once_byte_for_byte(
+    tokenizer: Tokenizer, request_id: str, group: int
+) -> None:
     choices = [tokenizer.encode(text) for text in TEXTS]
     body = await written(request_id, reply_of(choices, group), tokenizer)
     for ids in choices:
@@ -76,7 +78,7 @@ async def test_byte_by_byte_as_if_at_once(tokenizer: Tokenizer, request_id: str,
         assert b'"logprobs":' + encoded(field) in body
 
 
-async def test_a_choice_without_tokens_has_none(tokenizer: Tokenizer) -> None:
+async def test_a_choice_without_tokens_has_no_log_probabilities(tokenizer: Tokenizer) -> None:
     for request_id in FIELDS:
         body = await written(request_id, reply_of([tokenizer.encode("x"), []], 1), tokenizer)
         assert body.count(b'"logprobs":{') == body.count(b'"logprobs":null') == 1
@@ -84,8 +86,8 @@ async def test_a_choice_without_tokens_has_none(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("group", [1, 1000])
 @pytest.mark.parametrize("request_id", FIELDS)
-async def test_what_has_come_counts_before_the_end(tokenizer: Tokenizer, request_id: str, group: int) -> None:
-    """And never for more bytes than the answer has."""
+async def test_received_tokens_count_before_the_end(tokenizer: Tokenizer, request_id: str, group: int) -> None:
+    """The count never exceeds the bytes of the answer."""
     updates = reply_of([tokenizer.encode(text) for text in TEXTS], group)
     size = len(await written(request_id, updates, tokenizer))
     assert len(await written(request_id, updates, tokenizer, size)) == size

@@ -1,4 +1,4 @@
-"""The events of a response follow from its tokens alone."""
+"""The events of a response depend only on its tokens."""
 
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -45,7 +45,7 @@ def read(
     answer_format: str = "",
     finish_reason: FinishReason = FinishReason.STOP,
 ) -> list[NumberedEvent]:
-    """The events of a log whose tokens are seen up to each of `ends` at once, the last ones with the terminal."""
+    """Return the events of a log read in steps up to each of `ends`, the last step with the terminal."""
     builder = ResponseBuilder(SHAPE, ReplyText(tokenizer, split="request-1"))
     ending = Ending(None if error else finish_reason, len(tokens), text_length)
     terminal = Terminal((ending,), Usage(1, len(tokens)), error=error)
@@ -60,7 +60,7 @@ def read(
 
 @settings(max_examples=30)
 @given(st.data())
-def test_groups_make_no_difference(tokenizer: Tokenizer, data: st.DataObject) -> None:
+def test_grouping_makes_no_difference(tokenizer: Tokenizer, data: st.DataObject) -> None:
     text, answer_format = data.draw(st.sampled_from([(TEXT, ""), (THOUGHT, "think+hermes")]))
     tokens = tokenizer.encode(text)
     if data.draw(st.booleans(), "ends within a character"):
@@ -74,7 +74,7 @@ def test_groups_make_no_difference(tokenizer: Tokenizer, data: st.DataObject) ->
     assert [event.number for event in one_by_one] == list(range(len(one_by_one)))
 
 
-def test_thinking_text_and_calls_are_items_in_their_order(tokenizer: Tokenizer) -> None:
+def test_thinking_text_and_calls_are_items_in_order(tokenizer: Tokenizer) -> None:
     events = read(tokenizer, tokenizer.encode(THOUGHT), [], answer_format="think+hermes")
     kinds = [kind for kind, _ in groupby(event.type.removeprefix("response.") for event in events)]
     opened = ["output_item.added", "content_part.added"]
@@ -96,7 +96,7 @@ def test_thinking_text_and_calls_are_items_in_their_order(tokenizer: Tokenizer) 
     assert told == response["output"]
 
 
-def test_arguments_come_with_each_token_whose_last_event_tells_its_place(tokenizer: Tokenizer) -> None:
+def test_arguments_arrive_with_each_token_and_its_last_event_has_its_position(tokenizer: Tokenizer) -> None:
     events = read(tokenizer, tokenizer.encode(f"{CALL}{CALL}"), [], answer_format="hermes")
     pieces = [event for event in events if event.type == "response.function_call_arguments.delta"]
     assert "".join(event.body["delta"] for event in pieces) == '{"at": "Köln"}' * 2
@@ -108,7 +108,7 @@ def test_arguments_come_with_each_token_whose_last_event_tells_its_place(tokeniz
     ]
 
 
-def test_a_call_that_breaks_off_is_incomplete_and_what_follows_is_text(tokenizer: Tokenizer) -> None:
+def test_a_broken_call_is_incomplete_and_the_rest_is_text(tokenizer: Tokenizer) -> None:
     begun = CALL[: CALL.index("Köln")]
     for text, kinds in ((begun, ["function_call"]), (f"{begun}\n...", ["function_call", "message"])):
         events = read(tokenizer, tokenizer.encode(text), [], answer_format="hermes")
@@ -130,17 +130,17 @@ def test_thinking_is_counted(tokenizer: Tokenizer) -> None:
     assert plain["output_tokens_details"]["reasoning_tokens"] == 0
 
 
-def test_what_a_length_cuts_behind_a_call_leaves_the_call_whole(tokenizer: Tokenizer) -> None:
+def test_a_length_cut_after_a_call_leaves_the_call_complete(tokenizer: Tokenizer) -> None:
     whole = CALL.index("}") + 1
     cuts = [(f"{CALL} ", "completed"), (f"{CALL} and", "incomplete"), (CALL[:whole], "completed")]
     for text, last in [*cuts, (CALL[: whole - 1], "incomplete"), (CALL[:20], "incomplete")]:
         more: dict[str, Any] = {"answer_format": "hermes", "finish_reason": FinishReason.LENGTH}
         response = read(tokenizer, tokenizer.encode(text), [], **more)[-1].body["response"]
         assert (response["status"], response["output"][-1]["status"]) == ("incomplete", last)
-    assert response["output"][0]["content"][0]["text"] == CALL[:20], "what is cut before its arguments is text"
+    assert response["output"][0]["content"][0]["text"] == CALL[:20], "a call cut before its arguments is text"
 
 
-def test_text_is_cut_where_a_stop_string_ended_it(tokenizer: Tokenizer) -> None:
+def test_text_is_cut_at_the_stop_string(tokenizer: Tokenizer) -> None:
     events = read(tokenizer, tokenizer.encode("abc END"), [], text_length=4)
     assert "".join(event.body.get("delta", "") for event in events) == "abc "
     assert events[-1].body["response"]["output"][0]["content"][0]["text"] == "abc "
@@ -154,7 +154,7 @@ def test_an_answer_without_text_has_its_item(tokenizer: Tokenizer) -> None:
     ]
 
 
-def test_what_failed_tells_what_there_was(tokenizer: Tokenizer) -> None:
+def test_a_failed_response_contains_the_output_so_far(tokenizer: Tokenizer) -> None:
     response: dict[str, Any] = read(tokenizer, tokenizer.encode("abc"), [], error=ErrorCode.CANCELLED)[-1].body[
         "response"
     ]
@@ -163,7 +163,7 @@ def test_what_failed_tells_what_there_was(tokenizer: Tokenizer) -> None:
     assert response["output"][0]["content"][0]["text"] == "abc"
 
 
-def test_behind_lets_pass_what_comes_after(tokenizer: Tokenizer) -> None:
+def test_behind_passes_later_events(tokenizer: Tokenizer) -> None:
     events = read(tokenizer, tokenizer.encode(TEXT), [])
     named = next(event for event in events if event.event_id is not None)
     for behind in (Behind(number=named.number), Behind(delivered=Delivered.parse(str(named.event_id)))):

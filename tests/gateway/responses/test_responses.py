@@ -20,7 +20,7 @@ EVENTS = pydantic.TypeAdapter[ResponseStreamEvent](ResponseStreamEvent)
 
 
 def sent(response: httpx.Response) -> list[dict[str, Any]]:
-    """The events of a stream, each of which is one that OpenAI's types allow."""
+    """Return the events of a stream, each checked against OpenAI's types."""
     events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
     for event in events:
         EVENTS.validate_python(event)
@@ -60,7 +60,7 @@ async def test_a_whole_response(stage: Stage) -> None:
     assert (await client.responses.retrieve(response.id)).model_dump() == response.model_dump()
 
 
-async def test_messages_of_parts_and_an_answer_that_goes_back(stage: Stage) -> None:
+async def test_messages_with_parts_and_an_answer_sent_back(stage: Stage) -> None:
     worker = await stage.worker("ok")
     client = (await stage.gateway()).openai()
     parts: Any = [
@@ -101,7 +101,7 @@ async def test_the_events_of_a_stream(stage: Stage) -> None:
 
 
 async def test_the_events_are_the_same_however_the_log_was_written_and_read(stage: Stage) -> None:
-    """One by one while they come, in groups, and all at once after the end, at another gateway."""
+    """One by one as they arrive, in groups, and all at once after the end, at another gateway."""
     ids = stage.tokenizer.encode(TEXT)
     await stage.worker(lambda request: Answer([ids], group=5 if request.id.endswith("many") else 1))
     first, second = await stage.gateway(), await stage.gateway()
@@ -116,7 +116,7 @@ async def test_the_events_are_the_same_however_the_log_was_written_and_read(stag
     assert seen[0] == seen[1]
 
 
-async def test_reading_on_behind_any_event(stage: Stage) -> None:
+async def test_resuming_after_any_event(stage: Stage) -> None:
     await stage.worker("a👍b")
     served = await stage.gateway()
     http = served.http()
@@ -136,7 +136,7 @@ async def test_reading_on_behind_any_event(stage: Stage) -> None:
     assert sent(other)[-1]["code"] == "reply_conflict"
 
 
-async def test_what_a_length_cuts_is_incomplete(stage: Stage) -> None:
+async def test_a_response_cut_by_its_length_is_incomplete(stage: Stage) -> None:
     await stage.worker(Answer([stage.tokenizer.encode("abc")], finish_reason=FinishReason.LENGTH))
     client = (await stage.gateway()).openai()
     response = await client.responses.create(model=MODEL, input="hi", max_output_tokens=3)
@@ -166,7 +166,7 @@ async def test_a_response_that_fails(stage: Stage) -> None:
     assert refused.value.param == "previous_response_id"
 
 
-async def test_in_the_background(stage: Stage) -> None:
+async def test_a_background_response(stage: Stage) -> None:
     gate = Gate(0)
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate), name="w1")
     worker_requests = worker.requests
@@ -197,7 +197,7 @@ async def test_in_the_background(stage: Stage) -> None:
     assert [event.model_dump() async for event in rest] == [event.model_dump() for event in events[6:]]
 
 
-async def test_a_background_response_is_asked_for_again_under_its_key(stage: Stage) -> None:
+async def test_a_repeated_key_returns_the_background_response(stage: Stage) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
     key = {"Idempotency-Key": "again"}
@@ -209,7 +209,7 @@ async def test_a_background_response_is_asked_for_again_under_its_key(stage: Sta
     await eventually(ask)
 
 
-async def test_cancelling(stage: Stage) -> None:
+async def test_cancelling_a_running_response(stage: Stage) -> None:
     gate = Gate(1)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     served, other = await stage.gateway(), await stage.gateway()
@@ -224,14 +224,14 @@ async def test_cancelling(stage: Stage) -> None:
     assert (await served.openai().responses.cancel(queued.id)).status == "cancelled"
 
 
-async def test_cancelling_what_waits(stage: Stage) -> None:
+async def test_cancelling_a_waiting_response(stage: Stage) -> None:
     served = await stage.gateway(require_worker=False)
     queued = await served.openai().responses.create(model=MODEL, input="hi", background=True)
     assert await status_of(served, queued.id) == "queued"
     assert (await served.openai().responses.cancel(queued.id)).status == "cancelled"
 
 
-async def test_deleting(stage: Stage) -> None:
+async def test_deleting_a_response(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway()
     client = served.openai()
@@ -251,7 +251,7 @@ async def test_deleting(stage: Stage) -> None:
     assert await link.call("EXISTS", *keys) == 0
 
 
-async def test_what_is_not_stored_is_not_found_by_its_id_and_leaves_nothing(stage: Stage) -> None:
+async def test_an_unstored_response_is_not_found_and_leaves_nothing(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway()
     client = served.openai()
@@ -265,7 +265,7 @@ async def test_what_is_not_stored_is_not_found_by_its_id_and_leaves_nothing(stag
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == TEXT
 
 
-async def test_a_repeated_id_is_the_first_ones_response(stage: Stage) -> None:
+async def test_a_repeated_id_returns_the_first_response(stage: Stage) -> None:
     worker = await stage.worker()
     http = (await stage.gateway()).http()
 
@@ -291,7 +291,7 @@ async def test_a_repeated_id_is_the_first_ones_response(stage: Stage) -> None:
     assert len(worker.requests) == 2
 
 
-async def test_a_conversation_goes_on(stage: Stage) -> None:
+async def test_a_conversation_continues(stage: Stage) -> None:
     worker = await stage.worker("ok")
     served, other = await stage.gateway(), await stage.gateway()
     first = await served.openai().responses.create(model=MODEL, input="one", instructions="Never again.")
@@ -321,8 +321,8 @@ async def test_input_items(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "given", [("m1", "m2", "m1"), ("m1", "m1", "m1", "msg_mine_in1"), (None, "msg_mine_in0", None)]
 )
-async def test_pages_of_items_that_share_an_id_have_an_end(stage: Stage, given: tuple[str | None, ...]) -> None:
-    """The first of them keeps it."""
+async def test_pages_of_items_that_share_an_id_come_to_an_end(stage: Stage, given: tuple[str | None, ...]) -> None:
+    """The first item keeps the id."""
     await stage.worker("ok")
     client = (await stage.gateway()).openai()
     items: Any = [
@@ -339,7 +339,7 @@ async def test_pages_of_items_that_share_an_id_have_an_end(stage: Stage, given: 
     assert all(found[own] == str(given.index(own)) for own in given if own)
 
 
-async def test_what_was_kept_and_is_sent_again_has_an_id_of_its_own(stage: Stage) -> None:
+async def test_a_stored_item_that_is_sent_again_gets_its_own_id(stage: Stage) -> None:
     await stage.worker("ok")
     client = (await stage.gateway()).openai()
     first = await client.responses.create(model=MODEL, input="one")
@@ -384,7 +384,7 @@ async def test_log_probabilities(stage: Stage) -> None:
         await client.responses.retrieve(response.id, include=["code_interpreter_call.outputs"])
 
 
-async def test_the_oldest_records_go_where_a_tenant_has_too_many(stage: Stage) -> None:
+async def test_the_oldest_records_are_deleted_beyond_a_tenants_limit(stage: Stage) -> None:
     await stage.worker("ok")
     client = (await stage.gateway(max_kept_bytes=4096)).openai()
     ids = [(await client.responses.create(model=MODEL, input="x" * 100)).id for _ in range(8)]
@@ -463,7 +463,7 @@ async def test_the_oldest_records_go_where_a_tenant_has_too_many(stage: Stage) -
         ({"previous_response_id": "resp_none"}, "previous_response_id", "previous_response_not_found"),
     ],
 )
-async def test_what_is_refused_is_named(stage: Stage, body: dict[str, Any], param: str, code: str) -> None:
+async def test_refused_parameters_are_named(stage: Stage, body: dict[str, Any], param: str, code: str) -> None:
     http = (await stage.gateway(require_worker=False)).http()
     asked = json.dumps({"model": MODEL, "input": "hi", **body})
     refused = await http.post("/v1/responses", content=asked)
@@ -485,7 +485,7 @@ async def test_a_schema_is_followed(stage: Stage) -> None:
     assert json.loads(constraint.json_schema or "")["properties"]["sum"]["type"] == "integer"
 
 
-async def test_the_gateway_that_stops_ends_the_reading_alone(stage: Stage) -> None:
+async def test_a_stopping_gateway_ends_only_the_reading(stage: Stage) -> None:
     gate = Gate(3)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     served, other = await stage.gateway(), await stage.gateway()

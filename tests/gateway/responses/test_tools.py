@@ -33,7 +33,7 @@ def thought(demo: Tokenizer, **more: Any) -> Answer:
     return Answer([demo.encode(THOUGHT, add_special_tokens=False)], **more)
 
 
-async def test_what_is_asked_and_what_comes(stage: Stage, demo: Tokenizer) -> None:
+async def test_the_request_and_its_output(stage: Stage, demo: Tokenizer) -> None:
     worker = await stage.worker(thought(demo))
     client = (await gateway(stage)).openai()
     chosen = {"type": "function", "name": "weather"}
@@ -56,7 +56,7 @@ async def test_what_is_asked_and_what_comes(stage: Stage, demo: Tokenizer) -> No
     assert (await client.responses.retrieve(response.id)).model_dump() == response.model_dump()
 
 
-async def test_an_output_goes_back_by_hand_and_by_id_alike(stage: Stage, demo: Tokenizer) -> None:
+async def test_an_output_can_be_sent_back_by_hand_or_by_id(stage: Stage, demo: Tokenizer) -> None:
     worker = await stage.worker(thought(demo))
     served, other = await gateway(stage), await gateway(stage)
     client = served.openai()
@@ -80,7 +80,7 @@ async def test_an_output_goes_back_by_hand_and_by_id_alike(stage: Stage, demo: T
     assert len({item.id for item in listed.data}) == 7
 
 
-async def test_a_conversation_goes_on_behind_a_call_that_was_cut(stage: Stage, demo: Tokenizer) -> None:
+async def test_a_conversation_continues_after_a_truncated_call(stage: Stage, demo: Tokenizer) -> None:
     text = f"Let me see.\n{ONE}"
     cut = demo.encode(text[: text.index("Köln")], add_special_tokens=False)
     worker = await stage.worker(Answer([cut], finish_reason=FinishReason.LENGTH))
@@ -103,7 +103,7 @@ async def test_a_conversation_goes_on_behind_a_call_that_was_cut(stage: Stage, d
 
 
 @pytest.mark.parametrize("arguments", [DEEP, HALVES])
-async def test_whatever_was_called_may_go_back(stage: Stage, demo: Tokenizer, arguments: str) -> None:
+async def test_every_call_can_be_sent_back(stage: Stage, demo: Tokenizer, arguments: str) -> None:
     text = f'Hm.<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>{ONE}'
     worker = await stage.worker(Answer([demo.encode(text, add_special_tokens=False)]))
     client = (await gateway(stage)).openai()
@@ -119,8 +119,8 @@ async def test_whatever_was_called_may_go_back(stage: Stage, demo: Tokenizer, ar
     assert by_id.count("<tool_response>\nmild\n</tool_response>") == (1 if arguments == DEEP else 2)
 
 
-async def test_reading_on_behind_any_event_of_calls(stage: Stage, demo: Tokenizer) -> None:
-    """At a gateway that would read them otherwise, and never saw the request."""
+async def test_resuming_after_any_event_of_calls(stage: Stage, demo: Tokenizer) -> None:
+    """At a gateway that would parse them differently, and never saw the request."""
     await stage.worker(thought(demo, group=3))
     live = sent(await (await gateway(stage)).http().post("/v1/responses", json={**BODY, "stream": True}))
     other = (await stage.gateway(model=str(MODEL_DIR), reasoning_parser="none", tool_parser="none")).http()
@@ -140,7 +140,7 @@ async def test_reading_on_behind_any_event_of_calls(stage: Stage, demo: Tokenize
         assert read == live[event["sequence_number"] + 1 :]
 
 
-async def test_log_probabilities_are_those_of_the_text(stage: Stage, demo: Tokenizer) -> None:
+async def test_log_probabilities_cover_the_text(stage: Stage, demo: Tokenizer) -> None:
     worker = await stage.worker(thought(demo, logprobs=True))
     client = (await gateway(stage)).openai()
     response = await client.responses.create(**BODY, include=["message.output_text.logprobs"])
@@ -167,15 +167,13 @@ async def test_log_probabilities_are_those_of_the_text(stage: Stage, demo: Token
         ),
     ],
 )
-async def test_what_is_wrong_is_named_as_it_was_written(
-    stage: Stage, body: dict[str, Any], status: int, param: str
-) -> None:
+async def test_errors_name_parameters_as_written(stage: Stage, body: dict[str, Any], status: int, param: str) -> None:
     await stage.worker()
     refused = await (await gateway(stage)).http().post("/v1/responses", json={**BODY, **body})
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param), refused.text
 
 
-async def test_a_model_that_knows_no_calls_refuses_them(stage: Stage) -> None:
+async def test_a_model_without_calls_refuses_them(stage: Stage) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
     with pytest.raises(openai.BadRequestError) as tools:

@@ -1,4 +1,4 @@
-"""Items of a conversation become the messages that templates take."""
+"""Items of a conversation become the messages that templates accept."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def told(number: int, arguments: dict[str, Any] | None = None) -> dict[str, Any]
     return {"id": f"call_{number}", "type": "function", "function": function}
 
 
-def test_what_an_assistant_did_in_one_go_is_one_message() -> None:
+def test_consecutive_assistant_items_are_one_message() -> None:
     assert messages(QUESTION, THOUGHT, SAID, call(1), call(2, ""), result(1), result(2), SAID) == [
         QUESTION,
         {
@@ -45,7 +45,7 @@ def test_what_an_assistant_did_in_one_go_is_one_message() -> None:
     ]
 
 
-def test_what_cannot_follow_in_one_message_begins_the_next() -> None:
+def test_an_item_that_cannot_follow_begins_the_next_message() -> None:
     assert [sorted(message) for message in messages(SAID, SAID, call(1), SAID, THOUGHT, call(2))] == [
         ["content", "role"],
         ["content", "role", "tool_calls"],
@@ -56,7 +56,7 @@ def test_what_cannot_follow_in_one_message_begins_the_next() -> None:
 
 @pytest.mark.parametrize("status", ["incomplete", "in_progress", "completed", None])
 @pytest.mark.parametrize("arguments", ['{"a": "x', "[]", "{" + '"a": [' * 5000, '{"a": ' * 65 + "1" + "}" * 65])
-def test_a_call_that_was_cut_is_not_shown_nor_its_result(status: str | None, arguments: str) -> None:
+def test_a_truncated_call_and_its_result_are_not_shown(status: str | None, arguments: str) -> None:
     unfinished = {**call(1, arguments), "status": status}
     assert messages(QUESTION, unfinished, QUESTION) == [QUESTION, QUESTION]
     assert messages(QUESTION, THOUGHT, unfinished, result(1), QUESTION) == [QUESTION, QUESTION]
@@ -67,13 +67,13 @@ def test_a_call_that_was_cut_is_not_shown_nor_its_result(status: str | None, arg
     assert read_input([unfinished])[0]["status"] == "incomplete"
 
 
-def test_an_incomplete_call_is_cut_whatever_there_is_of_it() -> None:
+def test_an_incomplete_call_is_dropped_however_much_of_it_exists() -> None:
     assert messages(SAID, {**call(1), "status": "incomplete"}, result(1)) == messages(SAID)
 
 
 @pytest.mark.parametrize("status", ["incomplete", None])
 @pytest.mark.parametrize("arguments", [None, {"a": 1}, "\ud83d"])
-def test_arguments_that_are_no_text_are_refused_by_name(status: str | None, arguments: Any) -> None:
+def test_non_string_arguments_are_refused_by_name(status: str | None, arguments: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         messages(QUESTION, {**call(1), "arguments": arguments, "status": status})
     assert caught.value.field == "input.1.arguments"
@@ -85,12 +85,12 @@ def test_calls_alone_have_no_text_and_thinking_may_have_none() -> None:
     assert messages(untold, SAID) == [{"role": "assistant", "content": "I see."}]
 
 
-def test_a_result_of_parts_is_their_text() -> None:
+def test_a_result_with_parts_becomes_their_text() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     assert messages({**result(1), "output": parts})[0]["content"] == "ab"
 
 
-def test_items_have_ids_of_their_kinds() -> None:
+def test_item_ids_show_their_kind() -> None:
     items = read_input([QUESTION, {**THOUGHT, "id": None}, {**call(1), "id": "fc_own"}, call(2), result(1)])
     named = ResponseInput.of(items, None, {}).with_ids("x_in").items
     assert [item["id"] for item in named] == ["msg_x_in0", "rs_x_in1", "fc_own", "fc_x_in3", "fco_x_in4"]

@@ -1,4 +1,4 @@
-"""Write the chart anew."""
+"""Regenerate the chart."""
 
 from tests.k8s.chart.chart import CHART, files
 

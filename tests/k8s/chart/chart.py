@@ -1,4 +1,4 @@
-"""The Helm chart, made of the Kustomize base and its components: every component is a switch of values.yaml."""
+"""The Helm chart, generated from the Kustomize base and its components: every component is a switch in values.yaml."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _KEDA: Final = 'eq .Values.worker.autoscaling.mode "keda"'
 
 @dataclass(frozen=True)
 class Switch:
-    """A component, the condition under which the chart has it, and the components that it needs."""
+    """A component, the condition under which the chart includes it, and the components that it needs."""
 
     component: str
     condition: str
@@ -53,7 +53,7 @@ LEFT_OUT: Final = {"priority"}
 
 
 def files() -> dict[str, str]:
-    """Every file that is made, by its path in the chart."""
+    """Return every generated file, by its path in the chart."""
     made = {"values.yaml": values_yaml(), "values.schema.json": schema()}
     objects, switches = _objects()
     for path, tree in apply(RULES, objects).items():
@@ -63,7 +63,7 @@ def files() -> dict[str, str]:
 
 
 def _objects() -> tuple[dict[str, Any], dict[str, Switch | None]]:
-    """The trees of all objects by KIND/NAME (a component's: KIND/NAME in COMPONENT), and the switch of each."""
+    """Return the trees of all objects by KIND/NAME (a component's: KIND/NAME in COMPONENT), and the switch of each."""
     objects = {key: variants(one) for key, one in _rendered(()).items()}
     switches: dict[str, Switch | None] = dict.fromkeys(objects)
     for switch in SWITCHES:
@@ -79,7 +79,7 @@ def _objects() -> tuple[dict[str, Any], dict[str, Switch | None]]:
 
 @cache
 def _rendered(components: tuple[str, ...]) -> dict[str, Document]:
-    """What the base comes to with these components, by KIND/NAME, without the namespace itself."""
+    """Return the base rendered with these components, by KIND/NAME, without the namespace itself."""
     with TemporaryDirectory() as folder:
         documents = read(with_components(Path(folder), "base", components))
     for one in documents:
@@ -96,7 +96,7 @@ def _file(path: str, switch: Switch | None) -> str:
 
 
 def _guarded(path: str, tree: Any, switch: Switch | None) -> str:
-    """One object's template, under the conditions of its component and its kind."""
+    """Return one object's template, under the conditions of its component and its kind."""
     conditions = [switch.condition] if switch else []
     conditions += [".Values.networkPolicy.enabled"] * path.startswith("NetworkPolicy/")
     name = path.partition("/")[2]
@@ -109,7 +109,7 @@ def _guarded(path: str, tree: Any, switch: Switch | None) -> str:
 
 
 def stale() -> Iterator[str]:
-    """Files of the chart that are not what is made, or made no more."""
+    """Return files of the chart that differ from the generated ones, or are no longer generated."""
     made = files()
     for path, text in made.items():
         file = CHART / path

@@ -1,4 +1,4 @@
-"""Helm itself, as the package helm-python-sdk brings it: what the chart comes to with given values."""
+"""Helm itself, from the package helm-python-sdk: the chart rendered with given values."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ NAMESPACE = "orcastream"
 
 
 class Refused(Exception):
-    """Helm refused the values; its words."""
+    """Helm refused the values; the message is Helm's."""
 
 
 def rendered(values: dict[str, Any]) -> list[Document]:
-    """Every object that `helm install` with these values would make. Raises Refused."""
+    """Return every object that `helm install` with these values would create. Raises Refused."""
     with helm_python.Chart.load(CHART) as chart:
         try:
             chart.validate_schema(chart.merge_values(values))
@@ -28,13 +28,13 @@ def rendered(values: dict[str, Any]) -> list[Document]:
 
 
 def example(name: str) -> dict[str, Any]:
-    """The values of examples/NAME.yaml."""
+    """Return the values of examples/NAME.yaml."""
     (values,) = load(CHART / "examples" / f"{name}.yaml")
     return values
 
 
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Values over values, as Helm lays several files over one another."""
+    """Merge values as Helm merges several files."""
     return one | {
         key: merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
         for key, value in other.items()

@@ -16,14 +16,14 @@ _Write = Callable[[Any, Any], Iterator[str]]
 
 @dataclass(frozen=True)
 class Action:
-    """A scalar that Helm works out: the text of the actions."""
+    """A scalar that Helm computes: the text of the actions."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """The value at a path of values.yaml where it is set; otherwise the node."""
+    """The value at a path of values.yaml if it is set; otherwise the node."""
 
     value: str
     otherwise: Any = ABSENT
@@ -32,7 +32,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Extended:
-    """The items of a list, and those of a list in values.yaml after them."""
+    """The items of a list, followed by those of a list in values.yaml."""
 
     items: Keyed
     value: str
@@ -40,14 +40,14 @@ class Extended:
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that Helm works out, INDENT spaces in; as a literal block or, where `data`, as a mapping or list."""
+    """Lines that Helm computes, indented by INDENT spaces; as a literal block or, with `data`, as a mapping or list."""
 
     text: str
     data: bool = False
 
 
 def template(tree: dict[str, Any]) -> str:
-    """The template of one object."""
+    """Return the template of one object."""
     return "\n".join(_entries(tree, "")) + "\n"
 
 
@@ -62,7 +62,7 @@ def _items(items: Any, indent: str) -> Iterator[str]:
 
 
 def _runs(nodes: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
-    """Neighbours under the same conditions together, every other node by itself."""
+    """Return neighbors under the same conditions together, every other node alone."""
     for _, run in groupby(enumerate(nodes), lambda one: _conditions(one[1][1]) or one[0]):
         yield [node for _, node in run]
 
@@ -78,7 +78,7 @@ def _left_out(choice: Choice) -> bool:
 
 
 def _variants(nodes: list[tuple[Any, Any]], indent: str, write: _Write) -> Iterator[str]:
-    """What `write` makes of each node; of each of their cases, if they have some."""
+    """Return the result of `write` for each node, or for each of its cases."""
     (key, node), *_ = nodes
     if isinstance(node, Replaced):
         yield f"{indent}{{{{- with .Values.{node.value} }}}}"
@@ -95,7 +95,7 @@ def _variants(nodes: list[tuple[Any, Any]], indent: str, write: _Write) -> Itera
 
 
 def _cases(nodes: list[tuple[Any, Any]], indent: str, write: _Write) -> Iterator[str]:
-    """As if, else if, else; one `if not` where every case leaves the nodes out."""
+    """Write cases as if, else if, else; a single `if not` if every case omits the nodes."""
 
     def branch(values: list[tuple[Any, Any]]) -> Iterator[str]:
         for one in values:
@@ -144,7 +144,7 @@ def _entry(key: str, value: Any, indent: str) -> Iterator[str]:
 
 
 def _item(value: Any, indent: str) -> Iterator[str]:
-    """An item whose first line stands after the dash; it always has one, for names are in no condition."""
+    """Write an item whose first line follows the dash; it always has one, because names are under no condition."""
     if isinstance(value, dict):
         first, *rest = _entries(value, indent + _STEP)
         yield f"{indent}- {first.lstrip()}"
@@ -160,7 +160,7 @@ def _literal(text: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """In one line, quoted where it has to be."""
+    """Write a scalar in one line, quoted if necessary."""
     if isinstance(value, str) and "\n" not in value:
         plain = yaml.safe_dump(value, width=10**6, allow_unicode=True).removesuffix("...\n").strip()
         return plain if "\n" not in plain else json.dumps(value, ensure_ascii=False)

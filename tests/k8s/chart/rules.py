@@ -1,4 +1,4 @@
-"""Where values of the chart come into the manifests: a pattern of paths, and what Helm puts there."""
+"""Where values of the chart enter the manifests: a pattern of paths, and what Helm inserts there."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from tests.k8s.chart.variants import ABSENT, Choice
 
 @dataclass(frozen=True)
 class Rule:
-    """`make` gives what stands at each path KIND/NAME/key/... that matches; `whole`: in place of its variants, too."""
+    """`make` returns the node for each matching path KIND/NAME/key/...; `whole`: it also replaces the variants."""
 
     pattern: str
     make: Callable[[Any], Any]
@@ -21,7 +21,7 @@ class Rule:
 
 
 def apply(rules: Iterable[Rule], objects: dict[str, Any]) -> dict[str, Any]:
-    """The trees of all objects, by KIND/NAME, with every rule. LookupError for a rule that finds nothing."""
+    """Return the trees of all objects, by KIND/NAME, with every rule. Raises LookupError for a rule without a match."""
     for rule in rules:
         used = False
         for path, tree in objects.items():
@@ -33,7 +33,7 @@ def apply(rules: Iterable[Rule], objects: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put(rule: Rule, path: str, node: Any) -> tuple[Any, bool]:
-    """The node with the rule, and whether it was used."""
+    """Return the node with the rule applied, and whether it was used."""
     if node is ABSENT:
         return node, False
     if fnmatchcase(path, rule.pattern) and (rule.whole or not isinstance(node, Choice)):
@@ -81,7 +81,7 @@ def _file(name: str) -> Callable[[Any], Any]:
 
 
 def _peers(peers: Any) -> Any:
-    """Managed servers by their addresses; the bundled one keeps its selector."""
+    """Return the peers: managed servers by their addresses; the bundled one keeps its selector."""
     if "ipBlock" not in peers[0]:
         return peers
     return Block("{{- range .Values.redis.addresses }}\n- ipBlock:\n    cidr: {{ . | quote }}\n{{- end }}", data=True)
@@ -91,7 +91,7 @@ _PORTS: Final = Block("{{- range .Values.redis.ports }}\n- port: {{ . }}\n  prot
 
 
 def _with(key: str, node: Any) -> Callable[[Any], Any]:
-    """A mapping with one more key."""
+    """Return a mapping with one more key."""
     return lambda mapping: {**mapping, key: node}
 
 

@@ -1,4 +1,4 @@
-"""ConfigMaps with the settings of gateways and workers: what the manifests say, and a map of values.yaml over it."""
+"""ConfigMaps with the settings of gateways and workers: the manifests' settings, overridden by a map of values.yaml."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ MERGED: Final = {"orcastream": "config", "orcastream-gateway": "gateway.config",
 
 
 def settings(name: str, tree: dict[str, Any]) -> str:
-    """The template of one such ConfigMap."""
+    """Return the template of one such ConfigMap."""
     block = f"orcastream.settings.{MERGED[name]}"
     merged = f'mergeOverwrite (fromYaml (include "{block}" .)) .Values.{MERGED[name]}'
     data = Block(f"{{{{- {merged} | toYaml | nindent INDENT }}}}", data=True)

@@ -1,4 +1,4 @@
-"""The chart's values: default, what each is for, and what it may be. values.yaml and values.schema.json follow."""
+"""The chart's values: default, purpose, and range. values.yaml and values.schema.json are generated from them."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _TYPES: Final = {str: "string", bool: "boolean", int: "integer", list: "array", 
 
 @dataclass(frozen=True)
 class Value:
-    """One value: its path with dots, its default, a line about it, and what else a JSON Schema says of it."""
+    """One value: its dotted path, its default, a line about it, and further JSON Schema constraints."""
 
     path: str
     default: Any
@@ -28,7 +28,7 @@ class Value:
 
 
 def values() -> list[Value]:
-    """All values, in the order of values.yaml. Defaults that the manifests have are read from them."""
+    """Return all values, in the order of values.yaml. Defaults in the manifests are read from them."""
     base = read(K8S / "base")
     gateway = [*_process("gateway", base), *_gateway()]
     worker = [*_process("worker", base), *_worker()]
@@ -36,12 +36,12 @@ def values() -> list[Value]:
 
 
 def values_yaml() -> str:
-    """values.yaml, with a comment above each value."""
+    """Return values.yaml, with a comment above each value."""
     return "\n".join(["# Made by `python -m tests.k8s.chart` from tests/k8s/chart/values.py.", *_lines()]) + "\n"
 
 
 def schema() -> str:
-    """values.schema.json: a value that there is not is refused, and so is one of another type."""
+    """Return values.schema.json, which refuses unknown values and values of the wrong type."""
     root = _object()
     for value in values():
         *parents, last = value.path.split(".")
@@ -50,7 +50,7 @@ def schema() -> str:
             holder = holder["properties"].setdefault(parent, _object())
         of_type = {} if value.default is None else {"type": _TYPES[type(value.default)]}
         holder["properties"][last] = {"description": value.about, **of_type, **value.schema}
-    root["properties"]["global"] = {"type": "object"}  # Helm hands it to every chart
+    root["properties"]["global"] = {"type": "object"}  # Helm passes it to every chart
     return json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", **root}, indent=2) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""One tree for all variants of an object: what a component changes is a choice under that component's condition."""
+"""One tree for all variants of an object: a component's changes are choices under that component's condition."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,26 +8,26 @@ KEYS: Final = ("name", "mountPath", "alert", "record")
 
 
 class Absent:
-    """What is not there in a variant."""
+    """A node that a variant lacks."""
 
 
 ABSENT: Final = Absent()
 
 
 class Keyed(dict[str, Any]):
-    """A list whose items are told apart by a key: the items by that key, in order."""
+    """A list whose items are identified by a key: the items by that key, in order."""
 
 
 @dataclass
 class Choice:
-    """The value of the first condition that holds, or else `otherwise`; either may be ABSENT."""
+    """The value of the first true condition, or else `otherwise`; either may be ABSENT."""
 
     cases: list[tuple[str, Any]]
     otherwise: Any
 
 
 def variants(plain: Any) -> Any:
-    """A copy of plain data in which lists of named items are Keyed."""
+    """Return a copy of plain data in which lists of named items are Keyed."""
     if isinstance(plain, dict):
         return {key: variants(value) for key, value in plain.items()}
     if isinstance(plain, list):
@@ -38,7 +38,7 @@ def variants(plain: Any) -> Any:
 
 
 def amend(tree: Any, before: Any, after: Any, condition: str) -> Any:
-    """`tree` with what turns `before` into `after`, under `condition`. ValueError where two components disagree."""
+    """Return `tree` with the changes from `before` to `after`, under `condition`. Raises ValueError on disagreement."""
     if before == after:
         return tree
     if _alike(tree, before, after):
@@ -47,7 +47,7 @@ def amend(tree: Any, before: Any, after: Any, condition: str) -> Any:
         return tree
     if isinstance(tree, Choice):
         if isinstance(after, dict) and any(isinstance(value, dict) for _, value in tree.cases):
-            raise ValueError(f"under {condition} comes what another component brings as well: {after}")
+            raise ValueError(f"under {condition} comes what another component adds as well: {after}")
         return Choice([(condition, after), *tree.cases], tree.otherwise)
     return Choice([(condition, after)], tree)
 

@@ -1,4 +1,4 @@
-"""instructor as its pages show it, with another address: `instructor_client.py URL CASE` prints what came."""
+"""instructor as in its documentation, with another address: `instructor_client.py URL CASE` prints the result."""
 
 import json
 import sys

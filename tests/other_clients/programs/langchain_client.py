@@ -1,4 +1,4 @@
-"""langchain-openai as its pages show it, with another address: `langchain_client.py URL CASE` prints what came."""
+"""langchain-openai as in its documentation, with another address: `langchain_client.py URL CASE` prints the result."""
 
 import json
 import sys
@@ -51,7 +51,7 @@ def order(name: Literal["soup", "pie"]) -> str:
 
 
 def tools():
-    """A call, its result, and what comes behind."""
+    """A call, its result, and the answer after it."""
     bound = chat().bind_tools([order], tool_choice="required", parallel_tool_calls=False)
     asked = [HumanMessage(QUESTION)]
     calling = bound.invoke(asked)

@@ -1,10 +1,10 @@
-"""litellm as its pages show it, with another address: `litellm_client.py URL CASE` prints what came."""
+"""litellm as in its documentation, with another address: `litellm_client.py URL CASE` prints the result."""
 
 import json
 import os
 import sys
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks GitHub for prices
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it fetches prices from GitHub
 import litellm
 
 URL, CASE = sys.argv[1:]
@@ -37,7 +37,7 @@ def completion():
 
 
 def tools():
-    """A call, its result, and what comes behind."""
+    """A call, its result, and the answer after it."""
     names = {"type": "object", "properties": {"name": {"enum": ["soup", "pie"]}}, "required": ["name"]}
     order = {"type": "function", "function": {"name": "order", "parameters": names}}
     asked = {**asking("What is 3 + 4?"), "model": "openai/orca-demo", "tools": [order]}

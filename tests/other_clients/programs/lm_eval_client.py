@@ -1,4 +1,4 @@
-"""lm-evaluation-harness's model `local-completions`: `lm_eval_client.py URL CASE` prints what came."""
+"""lm-evaluation-harness's model `local-completions`: `lm_eval_client.py URL CASE` prints the result."""
 
 import json
 import os

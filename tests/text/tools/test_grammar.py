@@ -1,4 +1,4 @@
-"""Calls that a model is made to write are those that the parser of their format reads."""
+"""Calls that a grammar makes a model write are those that the format's parser reads."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def grammar_of(name: str, calls: Calls) -> str:
 
 
 def said(grammar: str, vocabulary: Vocabulary, seed: int) -> str | None:
-    """A text at random that follows the grammar to its end; None where it grows too long."""
+    """Return a random text that follows the grammar to its end; None means it grew too long."""
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     assert tokenizer.token_bytes is not None
     constraint = Constraint(grammar=grammar)
@@ -92,7 +92,7 @@ def test_required_calls_are_calls_and_nothing_else(vocabulary: Vocabulary, seed:
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-def test_where_no_call_is_required_text_may_come(vocabulary: Vocabulary, parallel: bool) -> None:
+def test_if_no_call_is_required_text_is_allowed(vocabulary: Vocabulary, parallel: bool) -> None:
     grammar = grammar_of("hermes", Calls(TOOLS, required=False, parallel=parallel))
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
 

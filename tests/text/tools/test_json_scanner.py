@@ -1,4 +1,4 @@
-"""Beginnings of JSON are known from what is none."""
+"""Prefixes of JSON are distinguished from other text."""
 
 import json
 import string
@@ -22,13 +22,13 @@ TEXTS = st.builds(
 
 
 def scanned(text: str) -> int:
-    """How many characters may be the beginning of a value."""
+    """Return how many characters may be the beginning of a value."""
     scanner = JsonScanner()
     return next((number for number, char in enumerate(text) if not scanner.take(char)), len(text))
 
 
 def is_whole(text: str) -> bool:
-    """Whether it is one value; a number ends with what follows it."""
+    """Return whether the text is one value; a number ends with the character after it."""
     scanner = JsonScanner()
     return all(map(scanner.take, f"{text} ")) and scanner.depth == 0 and scanner.place is Place.BEHIND
 
@@ -45,13 +45,13 @@ def is_json(text: str) -> bool:
 
 
 @given(TEXTS)
-def test_json_and_its_beginnings_may_come(text: str) -> None:
+def test_json_and_its_prefixes_are_accepted(text: str) -> None:
     assert scanned(text) == len(text)
     assert is_whole(text)
 
 
 @given(TEXTS, st.data())
-def test_what_is_changed_is_json_or_is_not(text: str, data: st.DataObject) -> None:
+def test_changed_text_is_judged_like_a_json_parser(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 2))):
         place = data.draw(st.integers(0, len(text)))
         length = data.draw(st.integers(0, 2))
@@ -73,9 +73,9 @@ def test_values(text: str) -> None:
         *(('"\n', 1), ('"\\x', 2), ('"\\u12g', 5), ("'", 0)),
     ],
 )
-def test_where_it_stops_being_json(text: str, length: int) -> None:
+def test_where_text_stops_being_json(text: str, length: int) -> None:
     assert scanned(text) == length
 
 
-def test_nesting_is_bounded_by_the_text_alone() -> None:
+def test_nesting_is_bounded_only_by_the_text() -> None:
     assert is_whole("[" * 100_000 + "]" * 100_000)

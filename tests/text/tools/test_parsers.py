@@ -1,4 +1,4 @@
-"""Calls told from text, however the text is cut."""
+"""Calls are separated from text, however the text is cut."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ CASES: list[tuple[Callable[[], ToolParser], str, list[Joined]]] = [
 
 
 def told(make: Callable[[], ToolParser], pieces: Sequence[str], *, end: bool = True) -> list[Joined]:
-    """All that comes out of a text in pieces, with what only its end tells or without."""
+    """Return all output for a text in pieces, with or without the output that only its end reveals."""
     parser = make()
     parts: list[Part] = [part for piece in pieces for part in parser.push(piece)]
     return joined([*parts, *parser.finish()] if end else parts)
@@ -116,15 +116,17 @@ def test_parts(make: Callable[[], ToolParser], text: str, parts: list[Joined]) -
 
 
 @pytest.mark.parametrize(("make", "text"), [(make, text) for make, text, _ in CASES])
-def test_what_has_come_out_depends_on_the_text_alone(make: Callable[[], ToolParser], text: str) -> None:
-    """So a reader can go on behind any of it."""
+def test_the_output_depends_only_on_the_text(make: Callable[[], ToolParser], text: str) -> None:
+    """So a reader can resume after any part."""
     for length in range(len(text)):
         assert told(make, list(text[:length]), end=False) == told(make, [text[:length]], end=False)
 
 
 @pytest.mark.parametrize(("make", "text", "parts"), CASES)
-def test_what_is_cut_begins_as_the_whole_would(make: Callable[[], ToolParser], text: str, parts: list[Joined]) -> None:
-    """Arguments that were told are never another call's, whatever the text comes to."""
+def test_output_of_a_truncated_text_is_a_prefix_of_the_wholes(
+    make: Callable[[], ToolParser], text: str, parts: list[Joined]
+) -> None:
+    """Arguments once emitted never belong to another call, however the text continues."""
     calls = [part for part in parts if isinstance(part, Called)]
     for length in range(len(text)):
         begun = [part for part in told(make, [text[:length]]) if isinstance(part, Called)]
@@ -142,7 +144,7 @@ def test_text_before_a_call_is_not_held_back() -> None:
     assert LlamaParser().push("Let me") == ["Let me"]
 
 
-def test_text_that_is_no_call_is_not_held_back_either() -> None:
+def test_text_that_is_no_call_is_not_held_back() -> None:
     assert joined(HermesParser().push("<tool_call> is a mark")) == ["<tool_call> is a mark"]
     assert joined(LlamaParser().push('{"name": 1, ')) == ['{"name": 1, ']
 
@@ -155,7 +157,7 @@ def test_text_that_is_no_call_is_not_held_back_either() -> None:
         (LlamaParser, '{"name": "f", "arguments": '),
     ],
 )
-def test_arguments_come_as_they_are_written(make: Callable[[], ToolParser], head: str) -> None:
+def test_arguments_are_emitted_as_written(make: Callable[[], ToolParser], head: str) -> None:
     parser = make()
     assert parser.push(head) == []
     assert parser.push('{"a') == [CallStart("f"), CallArguments('{"a')]
@@ -198,7 +200,7 @@ def test_cuts_change_nothing(make: Callable[[], ToolParser], pieces: list[str], 
 
 @pytest.mark.parametrize("make", [HermesParser, LlamaParser])
 @given(pieces=PIECES)
-def test_nothing_but_marks_and_white_space_is_lost(make: Callable[[], ToolParser], pieces: list[str]) -> None:
+def test_only_marks_and_whitespace_are_lost(make: Callable[[], ToolParser], pieces: list[str]) -> None:
     text = "".join(pieces)
     found = told(make, [text])
     if not any(isinstance(part, Called) for part in found):
@@ -222,7 +224,7 @@ def test_nothing_but_marks_and_white_space_is_lost(make: Callable[[], ToolParser
         (LlamaParser, '{"name": "f", "arguments": {}}', "b", [Called("f", "{}"), "b"]),
     ],
 )
-def test_white_space_is_not_gone_through_again_for_each_that_comes(
+def test_whitespace_is_not_rescanned_for_each_piece(
     make: Callable[[], ToolParser], head: str, tail: str, parts: list[Joined], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Spaces, "seen", 0)

@@ -1,4 +1,4 @@
-"""Adapters that are not what the model can compute are refused by the name of what is wrong."""
+"""Adapters that the model cannot compute are refused with an error that names the fault."""
 
 import json
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def change_weights(folder: Path, change: Callable[[Weights], object]) -> None:
 )
 def test_configurations(adapters: Adapters, saved: Path, fields: dict[str, Any], message: str | None) -> None:
     change_config(saved, **fields)
-    if message is None:  # a name that no site has says nothing of the weights that are there
+    if message is None:  # a name that matches no module does not affect the existing weights
         adapters.check(saved)
         return
     for looked in (adapters.check, lambda folder: adapters.read("x", folder)):
@@ -123,7 +123,7 @@ def test_numbers_that_are_not_finite(adapters: Adapters, saved: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-def test_files_that_are_cut_short_or_not_there(adapters: Adapters, saved: Path, name: str) -> None:
+def test_truncated_or_missing_files(adapters: Adapters, saved: Path, name: str) -> None:
     path = saved / name
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(UnsupportedAdapter, match=name):
@@ -152,7 +152,7 @@ def test_layers_and_ranks_by_pattern() -> None:
     assert not config.wants("model.layers.0.self_attn.seq_proj")
 
 
-def test_what_was_read_goes_when_nobody_holds_it(adapters: Adapters, saved: Path) -> None:
+def test_an_unused_adapter_is_freed(adapters: Adapters, saved: Path) -> None:
     adapter = adapters.read("a", saved)
     other = adapters.read("a", saved)
     assert adapter in adapters
@@ -164,5 +164,5 @@ def test_what_was_read_goes_when_nobody_holds_it(adapters: Adapters, saved: Path
     assert other in adapters
 
 
-def test_none_without_the_setting(make_engine: MakeEngine) -> None:
+def test_no_adapters_without_the_setting(make_engine: MakeEngine) -> None:
     assert make_engine().adapters is None

@@ -1,4 +1,4 @@
-"""Requests of several adapters and of none in one flat batch get what each gets alone from weights merged by PEFT."""
+"""Requests with different adapters and without in one flat batch get the results of weights merged by PEFT."""
 
 import gc
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def read(engine: OrcaEngine, *folders: Path) -> list[Adapter]:
 
 
 def three(model: PreTrainedModel, folder: Path, **settings: Any) -> list[Path]:
-    """Adapters that are different in more than their numbers."""
+    """Adapters that differ in more than their weights."""
     own: list[dict[str, Any]] = [settings, {**settings, "r": 3, "lora_alpha": 2}, {**settings, "r": 8}]
     own[1]["target_modules"] = (settings.get("target_modules") or ATTENTION)[:1]
     own[1].pop("rank_pattern", None)
@@ -61,7 +61,7 @@ def three(model: PreTrainedModel, folder: Path, **settings: Any) -> list[Path]:
 def check(
     engine: OrcaEngine, model: PreTrainedModel, folders: list[Path], greedy_reference: Reference
 ) -> dict[str, list[int | None]]:
-    """One batch of all prompts with all adapters and none, beside what transformers makes of merged weights."""
+    """Compare one batch of all prompts, with each adapter and without, to transformers with merged weights."""
     adapters: list[Adapter | None] = [None, *read(engine, *folders)]
     requests = [
         Request(f"{number}-{index}", prompt, GREEDY, adapter=adapter)
@@ -76,12 +76,12 @@ def check(
         for index, prompt in enumerate(PROMPTS)
     }
     assert found == expected
-    assert len({tuple(found[f"{number}-1"]) for number in range(4)}) == 4, "every adapter says something else"
+    assert len({tuple(found[f"{number}-1"]) for number in range(4)}) == 4, "every adapter gives a different output"
     return found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_as_by_merged_weights(
+def test_results_equal_merged_weights(
     family: str, make_model: MakeModel, make_engine: MakeEngine, greedy_reference: Reference, tmp_path: Path
 ) -> None:
     model = make_model(family, tie_word_embeddings=False)
@@ -92,7 +92,7 @@ def test_as_by_merged_weights(
 
 @NATIVE
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "phi3"])
-def test_as_by_merged_weights_where_passes_have_run(
+def test_results_equal_merged_weights_after_passes(
     family: str, make_model: MakeModel, make_engine: MakeEngine, greedy_reference: Reference, tmp_path: Path
 ) -> None:
     model, fast = make_model(family, **WIDE), make_model(family, **WIDE)
@@ -110,11 +110,12 @@ def test_as_by_merged_weights_where_passes_have_run(
 
 @NATIVE
 @pytest.mark.parametrize("wanted", [(1, 1), (4, 0), (0, 3), (5, 21), (0, 0)])
-def test_the_compiled_decoder_computes_what_modules_do_in_bfloat16(
+def test_the_compiled_decoder_equals_the_modules_in_bfloat16(
     wanted: tuple[int, int], make_model: MakeModel, tmp_path: Path
 ) -> None:
-    """One request of an adapter and one of none, logits of so many of their last tokens: the first are moved, the
-    others are not."""
+    """One request with an adapter and one without, logits of the given number of last tokens: the adapter changes only
+    the first request's logits.
+    """
     model = make_model("llama", **WIDE)
     if model.device.type != "cpu":
         pytest.skip("the passes are for CPUs")
@@ -210,10 +211,10 @@ def test_an_adapter_of_another_engine_is_refused(
     assert not other.has_work
 
 
-def test_engines_of_one_model_have_adapters_of_their_own(
+def test_engines_of_one_model_have_separate_adapters(
     make_model: MakeModel, make_engine: MakeEngine, greedy_reference: Reference, tmp_path: Path
 ) -> None:
-    """Steps of three engines in turn: what one adds reaches no other."""
+    """Three engines step in turn: an adapter added to one does not affect the others."""
     model = make_model()
     folders = three(model, tmp_path)
     engines = [make_engine(model, max_adapters=1), make_engine(model, max_adapters=1), make_engine(model)]
@@ -228,7 +229,7 @@ def test_engines_of_one_model_have_adapters_of_their_own(
     assert [list(each.output_ids) for each in requests] == [greedy_reference(one, PROMPTS[1], 12) for one in expected]
 
 
-def test_a_model_is_as_it_was_when_the_last_engine_with_adapters_is_gone(
+def test_a_model_is_restored_once_its_last_engine_with_adapters_is_gone(
     make_model: MakeModel, make_engine: MakeEngine
 ) -> None:
     model = make_model()

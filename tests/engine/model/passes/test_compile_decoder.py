@@ -1,4 +1,4 @@
-"""Decoders that one call computes: their logits are those of the modules, and other kinds are left alone."""
+"""Decoders computed by one call: their logits equal those of the modules, and other kinds are left alone."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,7 +69,7 @@ def random_model(family: str, dtype: torch.dtype, **own: Any) -> PreTrainedModel
 @pytest.mark.usefixtures("computes_with")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", SAME_KIND)
-def test_logits_are_those_of_the_model(family: str, dtype: torch.dtype) -> None:
+def test_logits_equal_those_of_the_model(family: str, dtype: torch.dtype) -> None:
     model = random_model(family, dtype, **SAME_KIND[family])
     reference = Reference.of(model, 128)
     assert apply_passes(model)["compile_decoder"] == 1
@@ -79,8 +79,8 @@ def test_logits_are_those_of_the_model(family: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("wanted", [(1, 1, 1, 1), (0, 0, 3, 0), (0, 1, 0, 57), (70, 1, 9, 90)], ids=str)
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_what_nobody_asks_for_changes_nothing(family: str, wanted: tuple[int, ...]) -> None:
-    """The last logits of each request, so many of them, are what they are where all are asked for."""
+def test_omitting_logits_changes_no_other_logits(family: str, wanted: tuple[int, ...]) -> None:
+    """The given number of last logits of each request equal those computed when all are requested."""
     model = random_model(family, torch.float32, **SAME_KIND[family])
     assert apply_passes(model)["compile_decoder"] == 1
     lengths = (70, 1, 9, 90)
@@ -91,7 +91,7 @@ def test_what_nobody_asks_for_changes_nothing(family: str, wanted: tuple[int, ..
 
 
 def _last_logits(model: PreTrainedModel, lengths: Sequence[int], wanted: Sequence[int]) -> list[torch.Tensor]:
-    """Of each of some requests in one batch; the first has a context from before, so that it is attended in parts."""
+    """Return the last logits of several requests in one batch; the first has a context, so it is attended in parts."""
     runner = ModelRunner(model, NativeBackend())
     groups = group_layers(runner.shapes, 1200)
     blocks = [400 for _ in groups]
@@ -115,8 +115,8 @@ def _ids(count: int) -> tuple[int, ...]:
     return tuple(3 + 7 * index % 120 for index in range(count))
 
 
-def test_who_waits_for_the_interpreter_is_called_when_all_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were it called earlier, whoever it wakes would keep the call that computes waiting."""
+def test_the_callback_runs_once_the_batch_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier call would wake threads that then delay the computing call."""
     model = random_model("llama", torch.float32)
     assert apply_passes(model)["compile_decoder"] == 1
     engine = OrcaEngine(EngineConfig("random", device="cpu", self_check=False, kv_cache_memory=1 << 20), model)
@@ -132,8 +132,8 @@ def test_who_waits_for_the_interpreter_is_called_when_all_is_laid_out(monkeypatc
     assert order == ["laid out", "called"] * 2
 
 
-def test_angles_are_not_asked_for_beyond_a_length_that_changes_all_of_them() -> None:
-    """Longrope has other angles for all positions as soon as one lies beyond the original length."""
+def test_angles_are_not_precomputed_beyond_a_length_that_changes_them() -> None:
+    """Longrope changes the angles of all positions as soon as one exceeds the original length."""
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
     half = SIZES["head_dim"] // 2
     factors = {"short_factor": [1.0] * half, "long_factor": [4.0] * half}
@@ -161,8 +161,8 @@ def test_other_kinds_are_computed_by_their_modules(family: str) -> None:
     check_loaded(model, NativeBackend(), reference)
 
 
-def test_what_only_looks_alike_is_told_apart_by_the_self_check() -> None:
-    """Granite has the parts of a llama, and multiplies what they give by factors of its own."""
+def test_the_self_check_detects_lookalikes() -> None:
+    """Granite has the parts of a llama, but multiplies their outputs by its own factors."""
     model = random_model("granite", torch.float32, residual_multiplier=0.5, embedding_multiplier=3.0)
     reference = Reference.of(model, 128)
     assert apply_passes(model)["compile_decoder"] == 1
@@ -172,7 +172,7 @@ def test_what_only_looks_alike_is_told_apart_by_the_self_check() -> None:
     check_loaded(model, NativeBackend(), reference)
 
 
-def test_another_attention_backend_computes_by_modules() -> None:
+def test_another_attention_backend_uses_the_modules() -> None:
     model = random_model("llama", torch.float32)
     apply_passes(model)
     assert not ModelRunner(model, TorchBackend()).is_compiled

@@ -1,4 +1,4 @@
-"""A model computes with all passes what it computes without."""
+"""A model computes the same with all passes as without."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ MakeModel = Callable[..., PreTrainedModel]
 
 @torch.inference_mode()
 def logits(model: PreTrainedModel, tokens: int) -> torch.Tensor:
-    """Of a random sequence."""
+    """Return the logits of a random sequence."""
     model.set_attn_implementation("eager")
     vocabulary = model.config.get_text_config().vocab_size
     ids = torch.randint(vocabulary, (1, tokens), generator=torch.Generator().manual_seed(tokens))
@@ -50,8 +50,8 @@ def test_a_model_computes_the_same(make_model: MakeModel, family: str, dtype: to
         assert error < (1e-4 if dtype == torch.float32 else 0.05)
 
 
-def test_what_a_qwen3_becomes(make_model: MakeModel) -> None:
-    """All linear layers packed, those of one input merged, norms and MLPs fused."""
+def test_the_passes_of_a_qwen3(make_model: MakeModel) -> None:
+    """All linear layers are packed, layers with the same input merged, norms and MLPs fused."""
     model = make_model("qwen3").to("cpu")
     layers = model.config.num_hidden_layers
     replaced = apply_passes(model)
@@ -61,7 +61,7 @@ def test_what_a_qwen3_becomes(make_model: MakeModel) -> None:
 
 
 def test_a_tied_embedding_shares_the_packed_weight(make_model: MakeModel) -> None:
-    """So that there is one copy of it."""
+    """There is only one copy of the weight."""
     model = make_model("qwen3", tie_word_embeddings=True).to("cpu")
     apply_passes(model)
     embedding = model.get_input_embeddings()
@@ -70,7 +70,7 @@ def test_a_tied_embedding_shares_the_packed_weight(make_model: MakeModel) -> Non
 
 
 def test_int8_keeps_a_tied_embedding(make_model: MakeModel) -> None:
-    """Only what is multiplied is rounded, and logits stay near."""
+    """Only the multiplied weights are rounded, and logits stay close."""
     model = make_model("qwen3", tie_word_embeddings=True, hidden_size=128).to("cpu")
     expected = logits(model, 20)
     apply_passes(model, int8=True)
@@ -80,8 +80,8 @@ def test_int8_keeps_a_tied_embedding(make_model: MakeModel) -> None:
     assert 1e-4 < error < 0.1
 
 
-def test_what_a_hook_hangs_on_is_left_alone(make_model: MakeModel) -> None:
-    """Its replacement would not call it."""
+def test_a_module_with_a_hook_is_left_alone(make_model: MakeModel) -> None:
+    """Its replacement would not call the hook."""
     model = make_model("llama").to("cpu")
     model.lm_head.register_forward_hook(lambda *_: None)
     apply_passes(model)
@@ -102,7 +102,7 @@ def test_an_engine_generates_the_same_with_and_without() -> None:
 
 
 def test_passes_that_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A replacement that computes something else is found by the self-check, and the model loaded anew."""
+    """The self-check detects a replacement that computes something else, and the model is reloaded."""
     expected = generated(model_passes="off")
 
     def spoil(model: PreTrainedModel) -> dict[str, int]:
@@ -118,7 +118,7 @@ def test_passes_that_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch, ca
 def test_layers_that_a_model_cannot_run_with_are_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that looks into its layers, say: the model is loaded anew and goes without passes."""
+    """For example, a model that inspects its layers: it is reloaded and runs without passes."""
     expected = generated(model_passes="off")
 
     def unfit(model: PreTrainedModel, int8: bool) -> dict[str, int]:
@@ -130,8 +130,8 @@ def test_layers_that_a_model_cannot_run_with_are_left_out(
     assert "computed without them" in caplog.text
 
 
-def test_weights_that_do_not_take_8_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name, whether it is checked or not."""
+def test_weights_that_do_not_fit_8_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, whether the model is checked or not."""
     monkeypatch.setattr(prepare, "pack_linears", lambda model, int8: {"pack_linears": 0})
     for self_check in (True, False):
         with pytest.raises(UnsupportedModel, match=r"weight_dtype: got .int8., allowed .*: auto \(no linear"):
@@ -139,8 +139,8 @@ def test_weights_that_do_not_take_8_bits_are_refused(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("activation", "fused"), [("gelu", 2), ("silu", 2), ("gelu_10", 0)])
-def test_an_activation_with_a_limit_is_no_other_one(make_model: MakeModel, activation: str, fused: int) -> None:
-    """Normal numbers stay below that of gelu_10, those of one token in thousands may not."""
+def test_a_limited_activation_is_not_confused_with_another(make_model: MakeModel, activation: str, fused: int) -> None:
+    """Normal values stay below the limit of gelu_10; those of one token in thousands may not."""
     model = make_model("llama", hidden_size=64, intermediate_size=64, hidden_act=activation).to("cpu")
     x = 20 * torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -149,10 +149,10 @@ def test_an_activation_with_a_limit_is_no_other_one(make_model: MakeModel, activ
         torch.testing.assert_close(model.model.layers[0].mlp(x), expected, rtol=1e-4, atol=1e-3)
 
 
-def test_a_copy_that_went_wrong_is_found_in_a_layer_like_others(
+def test_a_faulty_copy_is_found_in_a_layer_with_a_common_shape(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first of a shape is checked more thoroughly, and each for its values."""
+    """The first layer of a shape is checked more thoroughly, and every layer for its values."""
     model = make_model("qwen3").to("cpu")
     broken = model.model.layers[-1].mlp.up_proj
     pack = PackedLinear.pack
@@ -166,15 +166,15 @@ def test_a_copy_that_went_wrong_is_found_in_a_layer_like_others(
     assert f"layers.{len(model.model.layers) - 1}.mlp.up_proj stays as it is" in caplog.text
 
 
-def test_a_model_from_outside_stays_as_it_is(make_model: MakeModel, make_engine: Callable[..., OrcaEngine]) -> None:
-    """It is somebody else's."""
+def test_a_caller_supplied_model_is_not_changed(make_model: MakeModel, make_engine: Callable[..., OrcaEngine]) -> None:
+    """The model belongs to the caller."""
     model = make_model("llama")
     make_engine(model)
     assert type(model.lm_head) is nn.Linear
 
 
 def test_an_engine_generates_in_int8() -> None:
-    """Mostly the same tokens."""
+    """Most tokens are the same."""
     plain, rounded = generated(model_passes="off"), generated(weight_dtype="int8")
     same = [a == b for one, other in zip(plain, rounded, strict=True) for a, b in zip(one, other, strict=True)]
     assert sum(same) > len(same) // 3

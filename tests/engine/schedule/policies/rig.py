@@ -15,7 +15,7 @@ BATCH, BUDGET = 6, 8
 
 
 class Rig:
-    """Who waits, who runs, and the policy's books beside."""
+    """The waiting and running requests, and the policy's state next to them."""
 
     def __init__(self, policy: str) -> None:
         scheduler = pretended.make(num_blocks=2000, batch=BATCH, budget=BUDGET, max_model_len=4000)
@@ -37,7 +37,7 @@ class Rig:
         return made
 
     def join(self) -> Request:
-        """The head joins, as if it had room."""
+        """Let the head join, as if there were room."""
         head = self.policy.head()
         assert head is not None
         self.policy.remove(head)
@@ -49,7 +49,7 @@ class Rig:
         return head
 
     def decode(self, each: Request, num_tokens: int) -> None:
-        """Its prefill ends, if it has not, and it generates."""
+        """End the request's prefill, if it has not ended, and generate a token."""
         each.state = RequestState.INCREMENT
         each.num_computed = len(each.tokens)
         each.num_pending += num_tokens
@@ -108,7 +108,7 @@ MOVES = st.lists(
 
 
 class Follower:
-    """What a model of a rule is told; by default it needs no books."""
+    """The events that a model of a rule receives; by default it keeps no state."""
 
     def arrived(self, each: Request) -> None: ...
 
@@ -118,7 +118,7 @@ class Follower:
 
 
 def play(policy: str, moves: list[Any], look: Callable[[Rig], None], follower: Follower | None = None) -> Rig:
-    """Make `moves`, and `look` after each of them."""
+    """Make `moves`, and call `look` after each of them."""
     rig, told, now_s = Rig(policy), follower or Follower(), 0.0
     for kind, *values in moves:
         if kind == "arrive":
@@ -141,9 +141,10 @@ def play(policy: str, moves: list[Any], look: Callable[[Rig], None], follower: F
 
 
 def agree(rig: Rig, key: Callable[[Request], Any], rank: Callable[[Request], Any] | None = None) -> None:
-    """The head is the least by (key, arrival), and running requests are in the order of `rank`, or of the same.
+    """Check that the head is the least by (key, arrival), and that running requests are ordered by `rank`, by default
+    `key`.
 
-    The head precedes those with a greater key.
+    The head precedes requests with a greater key.
     """
 
     def by_key(each: Request) -> Any:

@@ -1,4 +1,4 @@
-"""Fair shares of tenants, against the paper's algorithm done by looking at everybody each time."""
+"""Fair shares of tenants, against the paper's algorithm in a form that scans all requests each time."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ class Counters(Follower):
             assert [each for each in rig.running if rig.policy.precedes(head, each)] == ahead
 
     def rank(self, each: Request) -> tuple[float, int, str, int]:
-        """The least served first; of equals whose last turn was longest ago."""
+        """The least served tenant first; among equals, the one whose last turn was longest ago."""
         turn = max((index for index, tenant in enumerate(self.joins) if tenant == each.tenant), default=-1)
         return self.served[each.tenant], turn, each.tenant, each.arrival
 
@@ -81,12 +81,12 @@ def test_a_heavy_tenant_does_not_get_ahead_of_a_light_one() -> None:
     light = [add(scheduler, 4, 4, tenant="light") for _ in range(3)]
     while any(each.finish_reason is None for each in light):
         step(scheduler)
-    # From its arrival on the light tenant has had its half of what was computed.
+    # Since its arrival, the light tenant has had half of the computed tokens.
     assert sum(each.finish_reason is not None for each in heavy) <= 6
     drain(scheduler)
 
 
-def test_a_tenant_without_a_place_gets_one_of_a_full_batch_at_once() -> None:
+def test_a_tenant_without_a_batch_slot_gets_one_of_a_full_batch_at_once() -> None:
     scheduler = make("fair", num_blocks=60, batch=3, budget=16)
     heavy = [add(scheduler, 4, 40, tenant="heavy") for _ in range(5)]
     for _ in range(10):
@@ -98,7 +98,7 @@ def test_a_tenant_without_a_place_gets_one_of_a_full_batch_at_once() -> None:
     drain(scheduler)
 
 
-def test_a_second_place_of_its_share_is_given_up_for_a_lead_worth_it() -> None:
+def test_a_tenants_second_batch_slot_is_taken_for_a_sufficient_lead() -> None:
     scheduler = make("fair", num_blocks=60, batch=4, budget=16)
     heavy = [add(scheduler, 4, 40, tenant="heavy") for _ in range(5)]
     for _ in range(10):
@@ -107,7 +107,7 @@ def test_a_second_place_of_its_share_is_given_up_for_a_lead_worth_it() -> None:
     waited = 0
     while light[1].id not in step(scheduler):
         waited += 1
-        # Each iteration adds 2 · 3 to the one and 2 to the other.
+        # Each iteration adds 2 · 3 to one tenant and 2 to the other.
         assert 4 * waited <= len(heavy[2].tokens) + 6 + 4
     assert waited > 1
     assert scheduler.preemptions == 2
@@ -115,8 +115,8 @@ def test_a_second_place_of_its_share_is_given_up_for_a_lead_worth_it() -> None:
     assert scheduler.preemptions == 2
 
 
-def test_nobody_is_displaced_again_and_again() -> None:
-    """Long requests, and a tenant that always comes with another short one when the last has ended."""
+def test_no_request_is_displaced_repeatedly() -> None:
+    """Long requests, and a tenant that submits another short one whenever its last has ended."""
     scheduler = make("fair", num_blocks=60, batch=2, budget=16, prefix_cache=False)
     long = [add(scheduler, 20, 60, tenant="long") for _ in range(3)]
     computed = answered = 0
@@ -128,13 +128,13 @@ def test_nobody_is_displaced_again_and_again() -> None:
         lengths = step(scheduler)
         computed += sum(lengths.get(each.id, 0) for each in long)
     assert answered > 30
-    assert [len(each.timeline.preempted_s) for each in long] == [1, 1, 0]  # the last ran alone at its end
+    assert [len(each.timeline.preempted_s) for each in long] == [1, 1, 0]  # the last request ran alone at its end
     assert computed <= 2 * sum(len(each.tokens) for each in long)
     drain(scheduler)
 
 
-def test_a_crowd_of_tenants_starves_nobody() -> None:
-    """More tenants than places, each with more work than its share, one with long requests only."""
+def test_many_tenants_starve_no_one() -> None:
+    """More tenants than batch slots, each with more work than its share, one with long requests only."""
     scheduler = make("fair", num_blocks=100, batch=4, budget=16)
     requests = [add(scheduler, 4, 30 if name == "a" else 3, tenant=name) for _ in range(6) for name in "abcdefgh"]
     drain(scheduler, most=1500)
@@ -165,7 +165,7 @@ def test_a_long_prompt_shares_the_budget_with_those_of_another_tenant() -> None:
     drain(scheduler)
 
 
-def test_nobody_saves_up_service_while_away() -> None:
+def test_an_idle_tenant_accumulates_no_credit() -> None:
     scheduler = make("fair", num_blocks=60, batch=1, budget=16)
     add(scheduler, 4, 2, tenant="away")
     drain(scheduler)
@@ -189,7 +189,7 @@ def test_cached_tokens_are_not_counted() -> None:
     assert scheduler.policy._tenants["a"].served == 33 + 2 + 1 + 2  # type: ignore[attr-defined]
 
 
-def test_tenants_that_went_away_are_forgotten() -> None:
+def test_idle_tenants_are_forgotten() -> None:
     scheduler = make("fair", num_blocks=60, batch=4, budget=64)
     for index in range(5000):
         add(scheduler, 1, 1, tenant=f"tenant-{index}")

@@ -1,4 +1,4 @@
-"""First come, first served, against its rule said plainly."""
+"""First come, first served, against a plain statement of its rule."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.engine.schedule.pretended import add, drain, make, step
 
 
 @given(MOVES)
-def test_arrival_alone_decides(moves: list[Any]) -> None:
+def test_only_arrival_decides(moves: list[Any]) -> None:
     play("fcfs", moves, lambda rig: agree(rig, lambda each: 0))
 
 

@@ -1,4 +1,4 @@
-"""Priority classes that accumulate priority at different speeds, against the rule said plainly."""
+"""Priority classes that accumulate priority at different speeds, against a plain statement of the rule."""
 
 import time
 from typing import Any
@@ -70,11 +70,11 @@ def test_nothing_starves_under_a_stream_of_realtime_requests(clock: list[float])
             break
         rig.finish(rig.running[0])
     assert low in rig.running
-    assert second == 32  # 64 times as fast ages the one that came half a second ago
+    assert second == 32  # the request that arrived half a second ago ages 64 times as fast
 
 
-def test_a_passed_prefill_does_not_starve_either(clock: list[float]) -> None:
-    """As many realtime prompts as the budget has room for, and a long one of class low beside them."""
+def test_an_overtaken_prefill_does_not_starve_either(clock: list[float]) -> None:
+    """As many realtime prompts as fit the budget, and a long one of class low."""
     scheduler = make("priority", num_blocks=400, batch=8, prefix_cache=False)
     low = add(scheduler, 40, 1, priority_class="low")
     steps = []
@@ -84,14 +84,14 @@ def test_a_passed_prefill_does_not_starve_either(clock: list[float]) -> None:
         steps.append(low.id in step(scheduler))
         assert len(steps) < 1000
     assert sum(steps) == 5
-    assert sum(steps[:20]) == 1  # at first it is passed by one that has waited for an iteration
+    assert sum(steps[:20]) == 1  # at first a request that has waited for one iteration overtakes it
     drain(scheduler)
 
 
-def test_overload_keeps_the_ratio_of_waits_however_long_the_queue_gets(clock: list[float]) -> None:
+def test_overload_keeps_the_ratio_of_waits_at_any_queue_length(clock: list[float]) -> None:
     rig = Rig("priority")
     waits: dict[str, list[float]] = {"realtime": [], "normal": []}
-    for second in range(2000):  # one is served where two arrive
+    for second in range(2000):  # one is served for every two that arrive
         clock[0] = float(second)
         rig.arrive(clock[0], priority_class="realtime" if second % 4 == 0 else "normal")
         rig.arrive(clock[0], priority_class="normal")
@@ -103,7 +103,7 @@ def test_overload_keeps_the_ratio_of_waits_however_long_the_queue_gets(clock: li
     assert 0 < p99["realtime"] <= p99["normal"] / 5
 
 
-def test_realtime_takes_the_place_of_low_and_low_comes_back() -> None:
+def test_realtime_preempts_low_and_low_resumes() -> None:
     scheduler = make("priority", num_blocks=30, batch=2, budget=16)
     high, low = add(scheduler, 4, 6, priority_class="high"), add(scheduler, 4, 6, priority_class="low")
     high.timeline.submitted_s -= 60  # type: ignore[operator]
@@ -116,11 +116,11 @@ def test_realtime_takes_the_place_of_low_and_low_comes_back() -> None:
     assert scheduler.preemptions == 1
 
 
-def test_who_made_way_does_not_come_back_before_whom_it_made_way_for(clock: list[float]) -> None:
+def test_a_preempted_request_does_not_resume_before_its_preemptor(clock: list[float]) -> None:
     scheduler = make("priority", num_blocks=30, batch=1)
     low = add(scheduler, 4, 6, priority_class="low")
     step(scheduler)
-    clock[0] = 30.0  # it has accumulated more than the one that comes now, and less than that has after a second
+    clock[0] = 30.0  # it has accumulated more than the new arrival now, and less than the new arrival after a second
     urgent = add(scheduler, 4, 2, priority_class="realtime")
     assert step(scheduler) == {urgent.id: 4}
     drain(scheduler)
@@ -128,7 +128,7 @@ def test_who_made_way_does_not_come_back_before_whom_it_made_way_for(clock: list
 
 
 @pytest.mark.parametrize("waiting", ["high", "normal"])
-def test_nobody_else_makes_anybody_leave(waiting: str) -> None:
+def test_no_other_class_preempts(waiting: str) -> None:
     scheduler = make("priority", num_blocks=30, batch=1)
     add(scheduler, 4, 6, priority_class="low")
     step(scheduler)
@@ -137,7 +137,7 @@ def test_nobody_else_makes_anybody_leave(waiting: str) -> None:
     assert scheduler.preemptions == 0
 
 
-def test_who_has_waited_long_is_not_pushed_out() -> None:
+def test_a_request_that_has_waited_long_is_not_preempted() -> None:
     scheduler = make("priority", num_blocks=30, batch=1)
     low = add(scheduler, 4, 6, priority_class="low")
     low.timeline.submitted_s -= 65  # type: ignore[operator]

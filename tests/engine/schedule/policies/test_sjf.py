@@ -1,4 +1,4 @@
-"""Shortest job first, against its rule said plainly."""
+"""Shortest job first, against a plain statement of its rule."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Least slack first, against its rule said plainly."""
+"""Least slack first, against a plain statement of its rule."""
 
 import time
 from typing import Any
@@ -75,7 +75,7 @@ def test_nothing_starves_without_a_target() -> None:
     assert second == pytest.approx(PATIENCE_S, abs=1)
 
 
-def test_what_is_known_of_a_request_goes_with_it() -> None:
+def test_the_state_of_a_request_is_dropped_with_it() -> None:
     rig = Rig("slo")
     for _ in range(3):
         rig.arrive(0.0)

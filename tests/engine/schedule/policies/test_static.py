@@ -1,4 +1,4 @@
-"""Request-level batching, against its rule said plainly."""
+"""Request-level batching, against a plain statement of its rule."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ NUM_BLOCKS = 20
 
 
 def batches(requests: list[Request], batch: int) -> list[list[str]]:
-    """All wait from the beginning: in order of arrival, as many as fit at their longest."""
+    """All wait from the beginning: batches in order of arrival, as many as fit at their maximum length."""
     formed: list[list[Request]] = []
     for each in requests:
         blocks = sum(-(-other.most_tokens // 4) for other in (*formed[-1], each)) if formed else NUM_BLOCKS + 1
@@ -36,7 +36,7 @@ def test_batches_by_arrival_and_worst_case(sizes: list[tuple[int, int]], batch: 
     assert scheduler.preemptions == 0
 
 
-def test_nobody_joins_before_all_of_it_have_ended() -> None:
+def test_no_request_joins_before_the_whole_batch_has_ended() -> None:
     scheduler = make("static", num_blocks=30, batch=3, budget=16)
     long, short = add(scheduler, 4, 8, name="long"), add(scheduler, 4, 2, name="short")
     step(scheduler)
