@@ -74,6 +74,16 @@ def test_a_disk_that_is_full_in_the_end_is_one_line() -> None:
         write_json(Path("/dev/full"), {"figures": 1})
 
 
+def test_figures_replace_a_file_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    path.write_text("old")
+    with path.open(encoding="utf-8") as old:
+        write_json(path, {"figures": 1})
+        assert old.read() == "old"
+    assert path.read_text(encoding="utf-8") == '{\n "figures": 1\n}\n'
+    assert [each.name for each in tmp_path.iterdir()] == ["figures.json"]
+
+
 def test_figures_of_a_gpu_go_where_they_are_to_go_and_replace_nothing(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
