@@ -77,11 +77,9 @@ class Running:
         max_tokens: int,
         tokenizer: Tokenizer | None,
         claimed_ms: int,
-        constraints: Constraints | None = None,
+        constraints: Constraints,
     ) -> None:
-        """`claimed_ms` is the server's clock at the claim, Unix time; `max_tokens` is resolved; `constraints` is needed
-        only if the request has one.
-        """
+        """`claimed_ms` is the server's clock at the claim, Unix time; `max_tokens` is resolved."""
         self.claimed = claimed
         self.ref = claimed.ref
         self.request = request
@@ -174,7 +172,7 @@ class Running:
         Raises InvalidRequest if the constraint cannot be followed.
         """
         constraint = self.request.payload.constraint
-        if constraint is None or self._constraints is None:
+        if constraint is None:
             return
         if self._matcher is None:
             self._matcher = self._constraints.matcher(constraint)

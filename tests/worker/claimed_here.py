@@ -6,6 +6,7 @@ import pytest
 
 from orcastream.broker.attach import Attached
 from orcastream.schemas.request import GenerationRequest
+from orcastream.worker.constraints import Constraints
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
 from orcastream.worker.settings import WorkerSettings
@@ -33,7 +34,14 @@ async def claim_and_attach(session: Session, *, max_tokens: int = 4) -> Running:
     request = GenerationRequest.from_fields(
         claimed.fields, stream_class=claimed.ref.priority_class, now_ms=session.now_ms, max_payload_bytes=1000
     )
-    running = Running(claimed, request, max_tokens=max_tokens, tokenizer=None, claimed_ms=session.now_ms)
+    running = Running(
+        claimed,
+        request,
+        max_tokens=max_tokens,
+        tokenizer=None,
+        claimed_ms=session.now_ms,
+        constraints=Constraints(None, vocab_size=0, eos_token_ids=()),
+    )
     outcome = await session.attach(running)
     assert isinstance(outcome, Attached)
     running.last_epoch = outcome.log.epoch

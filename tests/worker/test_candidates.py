@@ -18,6 +18,7 @@ from orcastream.schemas.request import GenerationRequest, parse_payload
 from orcastream.schemas.seed import choice_seed
 from orcastream.schemas.stopping import FinishReason
 from orcastream.text.tokenizer import Tokenizer
+from orcastream.worker.constraints import Constraints
 from orcastream.worker.engine_loop import EngineLoop, EngineOutput, Refused
 from orcastream.worker.outbox import Outbox
 from orcastream.worker.publisher import Publisher
@@ -35,7 +36,14 @@ def new_running(tokenizer: Tokenizer | None = None, **payload: Any) -> Running:
     ref = EntryRef("high", f"{CLAIMED_MS - WAITED_MS}-0")
     request = GenerationRequest("r1", parse_payload({"prompt": [7, 8], **payload}), CLAIMED_MS + 60_000, "high")
     max_tokens = payload.get("max_tokens", 5)
-    return Running(Claimed(ref, {}, 1), request, max_tokens=max_tokens, tokenizer=tokenizer, claimed_ms=CLAIMED_MS)
+    return Running(
+        Claimed(ref, {}, 1),
+        request,
+        max_tokens=max_tokens,
+        tokenizer=tokenizer,
+        claimed_ms=CLAIMED_MS,
+        constraints=Constraints(None, vocab_size=0, eos_token_ids=()),
+    )
 
 
 def attach(running: Running, logged: list[list[int]] | None = None) -> bool:
