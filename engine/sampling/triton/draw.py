@@ -71,12 +71,14 @@ def draw_kernel(
     factor = tl.load(shares + number * 3).to(tl.float32)
     floor = tl.load(shares + number * 3 + 1).to(tl.float32)
     share = tl.load(shares + number * 3 + 2).to(tl.float32)
-    best, token = _highest(row, vocab, TILE * STEP)
+    best, token, columns = _highest(row, vocab, TILE * STEP)
     tl.store(found + number, best.to(tl.float64))
     if (factor > 0) & (tl.abs(best) < float("inf")):
         value, last = tl.full((), -float("inf"), tl.float32), vocab - 1
         if (top_k > 0) & (top_k < vocab):
-            value, last = _first_of(row, vocab, value, last, best, 1.0, 0.0, top_k.to(tl.float32), True, TILE * STEP)
+            wanted = top_k.to(tl.float32)
+            reached = _reached(columns, best, wanted)
+            value, last = _first_of(row, vocab, reached, last, best, factor, floor, wanted, True, TILE * STEP)
         target = float("inf")
         attempt = 0
         if share < 1:
@@ -101,7 +103,7 @@ def draw_kernel(
 
 @triton.jit
 def _highest(row, vocab, WIDTH: tl.constexpr):
-    """Return the highest score, NaN if any is, and the first token that has it."""
+    """Return the highest score, NaN if any is, the first token that has it, and the highest score of each column."""
     columns = tl.arange(0, WIDTH)
     highest = tl.full((WIDTH,), -float("inf"), tl.float32)
     first = columns
@@ -113,7 +115,26 @@ def _highest(row, vocab, WIDTH: tl.constexpr):
     is_nan = highest != highest
     best = tl.max(tl.where(is_nan, float("inf"), highest), axis=0)
     token = tl.min(tl.where(highest == best, first, vocab - 1), axis=0)
-    return tl.where(tl.max(is_nan.to(tl.int32), axis=0) > 0, float("nan"), best), token
+    return tl.where(tl.max(is_nan.to(tl.int32), axis=0) > 0, float("nan"), best), token, highest
+
+
+@triton.jit
+def _reached(columns, best, wanted):
+    """Return the highest score that at least `wanted` of `columns` reach, of which `best` is the highest; or -inf."""
+    low, high = _ordered(tl.full((), -float("inf"), tl.float32)), _ordered(best) + 1
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        if tl.sum((columns >= _score(middle)).to(tl.float32), axis=0) >= wanted:
+            low = middle
+        else:
+            high = middle
+    return _score(low)
+
+
+@triton.jit
+def _is_before(scores, ids, vocab, value, last):
+    """Whether tokens are up to `(value, last)`."""
+    return ((scores > value) | ((scores == value) & (ids <= last))) & (ids < vocab)
 
 
 @triton.jit
@@ -121,8 +142,7 @@ def _weights(row, ids, vocab, value, last, best, factor, floor):
     """Return the weights of tokens `ids` among those up to `(value, last)`; those below `floor` are 0."""
     scores = tl.load(row + ids, mask=ids < vocab, other=-float("inf")).to(tl.float32)
     weights = tl.exp(tl.maximum((scores - best) * factor, -80.0))
-    kept = (scores > value) | ((scores == value) & (ids <= last))
-    return tl.where(kept & (ids < vocab) & (weights >= floor), weights, 0.0)
+    return tl.where(_is_before(scores, ids, vocab, value, last) & (weights >= floor), weights, 0.0)
 
 
 @triton.jit
@@ -131,8 +151,11 @@ def _mass(row, vocab, value, last, best, factor, floor, COUNT: tl.constexpr, WID
     columns = tl.arange(0, WIDTH)
     masses = tl.zeros((WIDTH,), tl.float32)
     for start in range(0, vocab, WIDTH):
-        weights = _weights(row, start + columns, vocab, value, last, best, factor, floor)
-        masses += (weights > 0).to(tl.float32) if COUNT else weights
+        if COUNT:
+            scores = tl.load(row + start + columns, mask=start + columns < vocab, other=-float("inf")).to(tl.float32)
+            masses += _is_before(scores, start + columns, vocab, value, last).to(tl.float32)
+        else:
+            masses += _weights(row, start + columns, vocab, value, last, best, factor, floor)
     return tl.sum(masses, axis=0)
 
 
@@ -144,24 +167,23 @@ def _first_of(row, vocab, value, last, best, factor, floor, wanted, COUNT: tl.co
     tokens with the last logit.
     """
     low, high = _ordered(value), _ordered(best) + 1
-    mass = wanted + 1
-    while (high - low > 1) & ((mass != wanted) | (not COUNT)):
+    mass = _mass(row, vocab, value, last, best, factor, floor, COUNT, WIDTH)
+    while (high - low > 1) & (mass != wanted):
         middle = low + (high - low) // 2
-        mass = _mass(row, vocab, _score(middle), vocab - 1, best, factor, floor, COUNT, WIDTH)
-        if mass >= wanted:
-            low = middle
+        found = _mass(row, vocab, _score(middle), vocab - 1, best, factor, floor, COUNT, WIDTH)
+        if found >= wanted:
+            low, mass = middle, found
         else:
             high = middle
     bound = _score(low)
-    end = tl.where(bound == value, last, vocab - 1)
-    begin = end * 0 - 1
-    if (mass != wanted) | (not COUNT):
-        while end - begin > 1:
-            middle = begin + (end - begin) // 2
-            if _mass(row, vocab, bound, middle, best, factor, floor, COUNT, WIDTH) >= wanted:
-                end = middle
-            else:
-                begin = middle
+    begin, end = tl.full((), -1, tl.int32), tl.where(bound == value, last, vocab - 1)
+    while (end - begin > 1) & (mass != wanted):
+        id = begin + (end - begin) // 2
+        found = _mass(row, vocab, bound, id, best, factor, floor, COUNT, WIDTH)
+        if found >= wanted:
+            end, mass = id, found
+        else:
+            begin = id
     return bound, end
 
 
