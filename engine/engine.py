@@ -37,6 +37,7 @@ from orcastream.engine.operators import Operators
 from orcastream.engine.output import Completion, EngineStats, PromptEvent, TokenEvent
 from orcastream.engine.record import IterationRecord
 from orcastream.engine.request import Request, RequestState
+from orcastream.engine.sampling.filters import DrawParams
 from orcastream.engine.sampling.sampler import Sampled
 from orcastream.engine.schedule.make import make_scheduler
 from orcastream.engine.schedule.policies import POLICIES
@@ -151,6 +152,7 @@ class OrcaEngine:
         if request.beam is not None:
             self._beams.check(request, max_tokens)
         request.max_tokens = max_tokens
+        request.draws = DrawParams.of(request.sampling, request.seed or 0)
         self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:

@@ -128,8 +128,8 @@ class Request:
     """The changes that its penalties and biases make to its logits."""
     only_draws: bool = field(default=False, init=False, repr=False)
     """Whether its next token depends on the model's logits and its position alone, and it asks for nothing else."""
-    draws: DrawParams = field(init=False, repr=False)
-    """How its tokens are drawn."""
+    draws: DrawParams = field(default=DrawParams.under(None, 0), init=False, repr=False)
+    """How its tokens are drawn; resolved on submission."""
     takes_best: bool = field(default=False, init=False, repr=False)
     """Whether it only draws, and always takes the likeliest token."""
     num_matched: int = field(default=0, init=False, repr=False)
@@ -161,7 +161,6 @@ class Request:
         self.takes_best = self.only_draws and params.temperature == 0
         if self.seed is None:
             self.seed = derived_seed(self.id) if self.sampling.seed is None else self.sampling.seed
-        self.draws = DrawParams.of(params, self.seed)
 
     @property
     def num_outputs(self) -> int:

@@ -188,7 +188,7 @@ class Executor:
             request.changes.see(request.tokens[len(request.prompt_ids) :])
         ids = tuple(sorted(banned)) if banned else ()
         mask = masks.rows.get(request)
-        return SamplingRow(request.sampling, request.draws.seed, position, ids, request.changes, mask)
+        return SamplingRow(request.sampling, request.seed or 0, position, ids, request.changes, mask)
 
     def _banned(self, request: Request) -> frozenset[int]:
         """Return the tokens that may not come next."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from orcastream.engine.batch.transfer import copied
 from orcastream.engine.request import Request
 from orcastream.engine.sampling.likeliest import num_above, ranked
 
@@ -60,7 +61,7 @@ def _items(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[Prom
     """Return the item of each token in its row, computed in halves if device memory does not suffice."""
     try:
         ranks = ranked(logits, range(len(tokens)), count)
-        where = torch.tensor(tokens, device=logits.device).unsqueeze(1)
+        where = copied(tokens, logits.device).unsqueeze(1)
         own = logits.gather(1, where)
         above = num_above(logits, own)
     except torch.OutOfMemoryError:

@@ -1,5 +1,7 @@
 """Finds the highest scores of rows without sorting them entirely."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -23,8 +25,12 @@ def highest(scores: torch.Tensor, count: int) -> list[tuple[list[float], list[in
     if one_by_one(scores):
         return [_highest_of_row(row, count) for row in scores.numpy()]
     values, ids = by_rank(scores, min(count, scores.shape[1]))
-    finite = (values > -torch.inf).sum(dim=-1).tolist()
-    return [(v[:n], i[:n]) for v, i, n in zip(values.tolist(), ids.tolist(), finite, strict=True)]
+    both = torch.stack([values.double(), ids.double()]).tolist()  # one copy to the host
+    found = []
+    for row, tokens in zip(*both, strict=True):
+        num_finite = sum(value > -math.inf for value in row)
+        found.append((row[:num_finite], list(map(int, tokens[:num_finite]))))
+    return found
 
 
 def by_rank(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from orcastream.engine.batch.transfer import copied
 from orcastream.engine.sampling.highest import highest
 from orcastream.engine.sampling.passes import gathered, one_by_one, passes, rows_at_once
 from orcastream.engine.sampling.weights import weigh
@@ -30,7 +31,7 @@ def ranked(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> list
     for indices in passes(row_indices, logits):
         rows = gathered(logits, indices)
         first = highest(rows, max(count, 1))
-        best = rows.new_tensor([values[0] if values else math.nan for values, _ in first]).unsqueeze(1)
+        best = copied([values[0] if values else math.nan for values, _ in first], rows.device).float().unsqueeze(1)
         sums = weigh(rows, best, (), spare[: len(rows)]).sum(dim=-1)
         totals = (sums.double().log() + best.squeeze(1)).tolist()
         for total, (values, tokens) in zip(totals, first, strict=True):

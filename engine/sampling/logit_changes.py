@@ -4,6 +4,9 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from orcastream.schemas.candidates import CHANGING_LOGITS
 from orcastream.schemas.sampling import SamplingParams
 
@@ -68,26 +71,38 @@ def change_logits(scores: "torch.Tensor", changes: Sequence[LogitChanges | None]
 
     Each row gets bit for bit the result that it would get alone: no two of its changes affect the same logit.
     """
-    import torch  # here, so that creating requests does not wait for torch
-
-    flat = scores.view(-1)
-    made = [(row * scores.shape[1], one) for row, one in enumerate(changes) if one is not None]
-    repeated = [(start, one.repeated, one.penalty) for start, one in made if one.repeated]
-    if repeated:
-        where = _places([(start, tokens) for start, tokens, _ in repeated]).to(scores.device)
-        lengths = torch.tensor([len(tokens) for _, tokens, _ in repeated])
-        penalties = torch.tensor([penalty for _, _, penalty in repeated]).repeat_interleave(lengths).to(scores.device)
-        values = flat[where]
-        flat[where] = torch.where(values > 0, values / penalties, values * penalties)
-    shifted = [(start, one) for start, one in made if one.shifted]
-    if shifted:
-        where = _places([(start, one.shifted) for start, one in shifted]).to(scores.device)
-        shifts = torch.cat([torch.frombuffer(one.shifts, dtype=torch.float64) for _, one in shifted])
-        flat[where] += shifts.float().to(scores.device)
-
-
-def _places(tokens: Sequence[tuple[int, "array[int]"]]) -> "torch.Tensor":
-    """Return flat indices into consecutive rows; each entry has the start of a row and the tokens in it."""
+    # Here, so that creating requests does not wait for torch.
     import torch
 
-    return torch.cat([torch.frombuffer(some, dtype=torch.int64) + start for start, some in tokens])
+    from orcastream.engine.batch.transfer import packed, unpacked
+
+    made = [(row * scores.shape[1], one) for row, one in enumerate(changes) if one is not None]
+    repeated = [(start, one.repeated, one.penalty) for start, one in made if one.repeated]
+    shifted = [(start, one.shifted, one.shifts) for start, one in made if one.shifted]
+    if not repeated and not shifted:
+        return
+    penalties = np.repeat([penalty for _, _, penalty in repeated], [len(tokens) for _, tokens, _ in repeated])
+    shifts = np.concatenate([np.frombuffer(each) for _, _, each in shifted] or [_NO_NUMBERS])
+    arrays = [
+        _places([(start, tokens) for start, tokens, _ in repeated]),
+        penalties.astype(np.float64).view(np.int64),
+        _places([(start, tokens) for start, tokens, _ in shifted]),
+        shifts.view(np.int64),
+    ]
+    there = unpacked(packed(arrays, scores.device).to(scores.device, non_blocking=True), arrays)
+    flat = scores.view(-1)
+    if repeated:
+        where, factors = there[0], there[1].view(torch.float64).float()
+        values = flat[where]
+        flat[where] = torch.where(values > 0, values / factors, values * factors)
+    if shifted:
+        flat[there[2]] += there[3].view(torch.float64).float()
+
+
+def _places(tokens: Sequence[tuple[int, "array[int]"]]) -> npt.NDArray[np.int64]:
+    """Return flat indices into consecutive rows; each entry has the start of a row and the tokens in it."""
+    places = [np.frombuffer(some, dtype=np.int64) + start for start, some in tokens]
+    return np.concatenate(places) if places else _NO_NUMBERS.view(np.int64)
+
+
+_NO_NUMBERS = np.empty(0)

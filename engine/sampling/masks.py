@@ -97,10 +97,7 @@ def _fill(request: "Request", mask: Mask) -> None:
     request.matcher.fill(mask)
 
 
-_BITS = tuple(1 << bit for bit in range(8))
-
-
 def allowed(masks: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Return bool `[rows, vocab_size]` for masks `[rows, mask_bytes]` uint8."""
-    bits = masks.new_tensor(_BITS)
-    return (masks.unsqueeze(-1) & bits).ne(0).flatten(1)[:, :vocab_size]
+    bits = torch.arange(8, dtype=torch.uint8, device=masks.device)
+    return (masks.unsqueeze(-1) >> bits).bitwise_and_(1).bool().flatten(1)[:, :vocab_size]

@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import torch
 
+from orcastream.engine.batch.transfer import copied
+
 NARROW = 8192
 """Up to this vocabulary size the cost per operation exceeds that per element: rows are processed together."""
 _CACHED = 1 << 17
@@ -39,4 +41,4 @@ def gathered(logits: torch.Tensor, indices: Sequence[int]) -> torch.Tensor:
     first = indices[0]
     if list(indices) == list(range(first, first + len(indices))):
         return logits[first : first + len(indices)].float()
-    return logits[torch.tensor(indices, dtype=torch.int64, device=logits.device)].float()
+    return logits[copied(indices, logits.device)].float()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from orcastream.engine.batch.transfer import copied
 from orcastream.engine.sampling.drawing import Draw, draw_on_device, draws_on, tokens_of
 from orcastream.engine.sampling.filters import DrawParams, Filters
 from orcastream.engine.sampling.likeliest import ranked
@@ -188,8 +189,8 @@ def _allowed(logits: torch.Tensor, distributions: Sequence[_Distribution], masks
     pairs = [(row, token) for row, each in enumerate(distributions) for token in each.banned]
     if not pairs:
         return scores
-    where = tuple(torch.tensor(axis, device=scores.device) for axis in zip(*pairs, strict=True))
-    return scores.index_put(where, scores.new_tensor(-torch.inf))
+    places, tokens = copied(pairs, scores.device).T
+    return scores.index_put((places, tokens), scores.new_full((), -torch.inf))
 
 
 def _masked(scores: torch.Tensor, chosen: Sequence[int | None], masks: torch.Tensor) -> torch.Tensor:
@@ -197,10 +198,10 @@ def _masked(scores: torch.Tensor, chosen: Sequence[int | None], masks: torch.Ten
     rows = [row for row, mask in enumerate(chosen) if mask is not None]
     if not rows:
         return scores
-    may_come = allowed(masks[[mask for mask in chosen if mask is not None]], scores.shape[1])
+    may_come = allowed(masks[copied([mask for mask in chosen if mask is not None], masks.device)], scores.shape[1])
     if len(rows) == len(chosen):
         return scores.masked_fill(~may_come, -torch.inf)
-    where = torch.tensor(rows, device=scores.device)
+    where = copied(rows, scores.device)
     return scores.index_copy(0, where, scores[where].masked_fill_(~may_come, -torch.inf))
 
 
@@ -213,9 +214,9 @@ def _logprobs(
         return {}
     places = {source: place for place, source in enumerate(dict.fromkeys(sources[index] for index in asking))}
     ranks = ranked(logits, list(places), max(rows[index].params.logprobs or 0 for index in asking))
-    where = torch.tensor([[sources[index], tokens[index]] for index in asking], device=logits.device).T
+    places_of, tokens_of_them = copied([[sources[index], tokens[index]] for index in asking], logits.device).T
     found: dict[int, Any] = {}
-    for index, own in zip(asking, logits[where[0], where[1]].tolist(), strict=True):
+    for index, own in zip(asking, logits[places_of, tokens_of_them].tolist(), strict=True):
         total, first = ranks[places[sources[index]]]
         found[index] = [own - total, [list(pair) for pair in first[: rows[index].params.logprobs]]]
     return found
