@@ -57,9 +57,14 @@ def draw_from(logits: torch.Tensor, places: torch.Tensor, shares: torch.Tensor) 
 
 
 def compile_draws(vocab: int, dtypes: Iterable[torch.dtype], device: torch.device) -> None:
-    """Compile what `draw_on_device` needs for logits of these types, or the first draw would take seconds."""
+    """Compile what `draw_on_device` needs for logits of these types, or the first draw would take seconds.
+
+    Triton distinguishes whether logits begin at a multiple of 16 bytes; a view of some rows may not.
+    """
     for dtype in dtypes:
-        draw_on_device(torch.zeros(1, vocab, dtype=dtype, device=device), [Draw(0, 0, DrawParams.under(None, 0))])
+        logits = torch.zeros(2, vocab, dtype=dtype, device=device)
+        for rows in (logits, logits[1:]):
+            draw_on_device(rows, [Draw(0, 0, DrawParams.under(None, 0))])
 
 
 def tokens_of(found: torch.Tensor) -> list[int | None]:

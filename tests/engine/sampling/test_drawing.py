@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from orcastream.engine.sampling import drawing, passes, race, weights
-from orcastream.engine.sampling.drawing import Draw, draw_on_device, tokens_of
+from orcastream.engine.sampling import drawing, passes, race, sampler, weights
+from orcastream.engine.sampling.drawing import Draw, compile_draws, draw_from, draw_on_device, tokens_of
 from orcastream.engine.sampling.filters import DrawParams, Filters
 from orcastream.engine.sampling.picked import Picked
 from orcastream.engine.sampling.sampler import SamplingRow, sample
@@ -102,6 +102,25 @@ def test_logits_of_any_layout(triton_device: torch.device) -> None:
     logits = torch.randn(300, 6, generator=torch.Generator().manual_seed(0)).T[::2]
     rows = [SamplingRow(SamplingParams(temperature=1), seed, 0) for seed in range(3)]
     assert drawn(logits, rows, [2, 0, 1], triton_device) == expected(logits, rows, [2, 0, 1])
+
+
+@pytest.mark.parametrize("vocab", [202, 208])
+def test_no_draw_waits_for_a_compiler(vocab: int, triton_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton compiles a kernel for each of these properties of its arguments, which takes seconds."""
+    met: set[tuple[bool, ...]] = set()
+
+    def noted(logits: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        met.add((logits.data_ptr() % 16 == 0, logits.stride(0) % 16 == 0, logits.shape[1] % 16 == 0))
+        return draw_from(logits, *more)
+
+    monkeypatch.setattr(drawing, "draw_from", noted)
+    monkeypatch.setattr(sampler, "draws_on", lambda device: True)
+    compile_draws(vocab, [torch.float32], triton_device)
+    compiled = met.copy()
+    logits = torch.zeros(3, vocab, device=triton_device)
+    for first in range(3):
+        sample(logits, [SamplingRow(SamplingParams(temperature=1), 0, 0)], [first])
+    assert met == compiled
 
 
 def test_a_token_that_no_score_offers_is_a_token_nevertheless(triton_device: torch.device) -> None:
