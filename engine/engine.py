@@ -49,6 +49,8 @@ from orcastream.schemas.model_limits import ModelLimits
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.stopping import FinishReason, finish_reason, stop_ids
 
+_NO_SCORE = "the model gave no finite score for any allowed token"
+
 
 class OrcaEngine:
     """Iteration-level scheduling and selective batching (Orca, OSDI'22) over a paged KV cache.
@@ -231,7 +233,9 @@ class OrcaEngine:
         self._accept_best(drawn.takers, drawn.best, events)
         events += [self._accept(request, result) for request, result in drawn.tokens]
         for request, candidates in drawn.candidates:
-            events += self._beams.advance(request, candidates)
+            if request.state is RequestState.FINISHED:  # another hypothesis of its search failed
+                continue
+            events += self._beams.advance(request, candidates) if candidates else [self._fail(request, _NO_SCORE)]
         self._totals.iterations += 1
         self._totals.output_tokens += len(events) - sum([event.token is None for event in events])
         now = time.monotonic()
@@ -322,7 +326,7 @@ class OrcaEngine:
     def _accept(self, request: Request, result: Sampled) -> TokenEvent:
         """Account for one token, or for its absence."""
         if result.token is None:
-            return self._fail(request, "the model gave no finite score for any allowed token")
+            return self._fail(request, _NO_SCORE)
         request.append(result.token)
         return TokenEvent(
             request.id,

@@ -321,3 +321,31 @@ def test_few_continuations_of_a_search_with_many_stop_tokens_are_ranked(
     asked.sampling = asked.sampling.model_copy(update={"stop_token_ids": tuple(range(40, 60))})
     run(make_engine(), asked)
     assert max(counts) <= 3 + 20 + 1
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_search_with_a_hypothesis_without_a_score_fails_and_leaves_no_blocks(
+    broken: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with any other request, what was computed is not reused; the answer does not continue without a hypothesis."""
+
+    def searching(name: str) -> Request:
+        return Request(name, tuple(range(1, 30)), SamplingParams(temperature=0, max_tokens=6), beam=Beam(2, 2))
+
+    expected = run(make_engine(), searching("a"))["a"]
+    engine = make_engine()
+    forward, calls = engine._runner.forward, 0
+
+    def once(batch: FlatBatch) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        logits = forward(batch).clone()
+        if calls == 3:
+            logits[broken] = torch.nan
+        return logits
+
+    monkeypatch.setattr(engine._runner, "forward", once)
+    (failed,) = run(engine, searching("a"))["a"]
+    assert "no finite score" in (failed.error or "")
+    assert engine.stats().blocks_reusable == 0
+    assert tokens(run(engine, searching("a"))["a"]) == tokens(expected)
