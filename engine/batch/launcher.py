@@ -6,6 +6,7 @@ import torch
 
 from orcastream.engine.batch.executor import Executor
 from orcastream.engine.batch.iteration import Pending, Prepared
+from orcastream.engine.lost_device import LOST_DEVICE
 from orcastream.engine.record import Stopwatch
 from orcastream.engine.request import RequestState
 from orcastream.engine.schedule.plan import Plan
@@ -50,7 +51,7 @@ class Launcher:
             self._executor.launch(prepared, pending)
             self._scheduler.relief.succeeded()
             return pending
-        except _LOST_DEVICE:
+        except LOST_DEVICE:
             raise
         except torch.OutOfMemoryError:
             if self._relieve(plan):
@@ -73,7 +74,7 @@ class Launcher:
         pending = Pending(prepared.plan, prepared.watch)
         try:
             self._executor.launch(prepared, pending, unseen)
-        except _LOST_DEVICE:
+        except LOST_DEVICE:
             raise
         except Exception:
             return None
@@ -84,7 +85,7 @@ class Launcher:
         """Launch the one request of `plan` as part of `pending`."""
         try:
             self._executor.launch(self._executor.prepare(plan, pending.watch), pending)
-        except _LOST_DEVICE:
+        except LOST_DEVICE:
             raise
         except Exception as error:
             if isinstance(error, torch.OutOfMemoryError) and self._relieve(plan):
@@ -100,9 +101,3 @@ class Launcher:
         _log.warning("no memory for %d tokens of %d requests: continuing with fewer", plan.num_tokens, len(plan))
         torch.cuda.empty_cache()
         return True
-
-
-_LOST_DEVICE: tuple[type[Exception], ...] = tuple(
-    getattr(torch, name) for name in ("AcceleratorError",) if hasattr(torch, name)
-)
-"""Errors after which the device no longer computes: no single request causes them, and `launch` raises them."""

@@ -1,5 +1,6 @@
 """Draws that a GPU makes without blocking the host."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from functools import cache
 from math import isfinite
@@ -9,11 +10,17 @@ import numpy as np
 import torch
 
 from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.lost_device import LOST_DEVICE
 from orcastream.engine.sampling.filters import DrawParams
 from orcastream.engine.sampling.passes import NARROW
 from orcastream.engine.sampling.race import ATTEMPTS
 from orcastream.engine.sampling.weights import TILE
 from orcastream.engine.triton_support import why_no_triton
+
+_log = logging.getLogger(__name__)
+
+_WITHOUT: set[torch.device] = set()
+"""Devices for which the kernel does not compile."""
 
 
 class Draw(NamedTuple):
@@ -24,10 +31,14 @@ class Draw(NamedTuple):
     params: DrawParams
 
 
-@cache
 def draws_on(device: torch.device) -> bool:
-    """Return whether `draw_on_device` works there: on GPUs for which Triton compiles kernels."""
-    return device.type == "cuda" and why_no_triton(device) is None
+    """Return whether `draw_on_device` works there: on GPUs on which Triton runs, unless `compile_draws` failed."""
+    return device.type == "cuda" and device not in _WITHOUT and _runs_triton(device)
+
+
+@cache
+def _runs_triton(device: torch.device) -> bool:
+    return why_no_triton(device) is None
 
 
 def draw_on_device(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
@@ -59,12 +70,21 @@ def draw_from(logits: torch.Tensor, places: torch.Tensor, shares: torch.Tensor) 
 def compile_draws(vocab: int, dtypes: Iterable[torch.dtype], device: torch.device) -> None:
     """Compile what `draw_on_device` needs for logits of these types, or the first draw would take seconds.
 
-    Triton distinguishes whether logits begin at a multiple of 16 bytes; a view of some rows may not.
+    Triton distinguishes whether logits begin at a multiple of 16 bytes; a view of some rows may not. If it cannot
+    compile the kernel, the host draws: more slowly, and the same tokens.
     """
-    for dtype in dtypes:
-        logits = torch.zeros(2, vocab, dtype=dtype, device=device)
-        for rows in (logits, logits[1:]):
-            draw_on_device(rows, [Draw(0, 0, DrawParams.under(None, 0))])
+    try:
+        for dtype in dtypes:
+            logits = torch.zeros(2, vocab, dtype=dtype, device=device)
+            for rows in (logits, logits[1:]):
+                draw_on_device(rows, [Draw(0, 0, DrawParams.under(None, 0))])
+    except torch.OutOfMemoryError:
+        raise
+    except LOST_DEVICE:
+        raise
+    except Exception as error:
+        _log.warning("random draws make the host wait: Triton cannot compile the kernel for them", exc_info=error)
+        _WITHOUT.add(device)
 
 
 def tokens_of(found: torch.Tensor) -> list[int | None]:

@@ -173,6 +173,17 @@ def test_the_host_waits_only_for_tokens(requests: Callable[[], list[Request]], c
     assert count == engine.stats().iterations
 
 
+def test_the_host_draws_if_the_kernel_does_not_compile(cuda: EmulatedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("PassManager::run failed")
+
+    from orcastream.engine.sampling.triton import draw
+
+    monkeypatch.setattr(draw, "draw", fails)
+    engine = OrcaEngine(EngineConfig("tiny", **SETTINGS), model_of("llama").to("cuda"))
+    assert on_the_device(engine, random()) == on_a_cpu(random())
+
+
 @pytest.mark.parametrize("preemption", ["swap", "recompute"])
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8"])
 def test_preempted_requests_get_the_same_tokens(preemption: Any, kv_cache_dtype: Any, cuda: EmulatedCuda) -> None:

@@ -57,8 +57,9 @@ def _launch(run: Callable[..., object], executor: Any, args: tuple[Any, ...], kw
 def _forget() -> None:
     from orcastream.engine import triton_support
     from orcastream.engine.attention.triton import tiles
-    from orcastream.engine.sampling.drawing import draws_on
+    from orcastream.engine.sampling.drawing import _WITHOUT, _runs_triton
 
     triton_support._why_not_started.cache_clear()
     tiles._shared_memory.cache_clear()
-    draws_on.cache_clear()
+    _runs_triton.cache_clear()
+    _WITHOUT.clear()
