@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from orcastream.gateway.errors import ApiError, unavailable
@@ -39,6 +40,36 @@ class Connections:
         return BoundedConnection(self, *args, **kwargs)
 
 
+class _RequestParser(httptools.HttpRequestParser):
+    """Parses requests that offer an upgrade, such as Java's HttpClient does for HTTP/2, as if they did not.
+
+    httptools would take the rest of the connection, even a request's body, for the other protocol.
+    """
+
+    def __init__(self, connection: "BoundedConnection") -> None:
+        super().__init__(connection)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self._connection = connection
+
+    @property
+    def offers_upgrade(self) -> bool:
+        """Whether the headers that were just read offer another protocol; CONNECT requires one."""
+        return self.should_upgrade() and self.get_method() != b"CONNECT"
+
+    def feed_data(self, data: Any) -> None:
+        """Parse the next bytes of the connection."""
+        left = memoryview(data)
+        while True:
+            try:
+                super().feed_data(left)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                if not self.offers_upgrade:
+                    raise
+                super().feed_data(self._connection.head_without_upgrade())
+                left = left[upgrade.args[0] :]
+
+
 class BoundedConnection(HttpToolsProtocol):
     """A connection with timeouts for whatever the client owes.
 
@@ -47,6 +78,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def __init__(self, shared: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.parser: _RequestParser = _RequestParser(self)
         self._shared = shared
         self._limits = shared.limits
         self.timeout_keep_alive = shared.limits.idle_timeout_s  # type: ignore[assignment]  # handed to call_later
@@ -107,6 +139,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The headers are complete, so the request can be served."""
+        if self.parser.offers_upgrade:  # they are parsed again without the offer
+            return
         self._stop_waiting()
         self._in_headers, self._in_body = False, True
         self._shared.waiting.pop(self, None)
@@ -114,9 +148,18 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The whole request has arrived."""
+        if self.parser.offers_upgrade:
+            return
         self._stop_waiting()
         self._in_body = False
         super().on_message_complete()
+
+    def head_without_upgrade(self) -> bytes:
+        """Return the head of the request whose headers were just read, without its offer of another protocol."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % (name, value) for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join((*lines, b"", b""))
 
     def on_response_complete(self) -> None:
         """The whole answer is written."""

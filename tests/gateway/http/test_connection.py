@@ -190,3 +190,18 @@ def test_a_silent_stream_is_not_idle(impatient: GatewayProcess) -> None:
 def test_a_connection_serves_one_request_after_another(narrow: GatewayProcess) -> None:
     with httpx.Client(base_url=narrow.url, timeout=LONG_S) as client:
         assert [client.get("/v1/models").status_code for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+def test_a_request_that_offers_an_upgrade_is_served_with_its_body(narrow: GatewayProcess, framing: str) -> None:
+    """Java's HttpClient offers HTTP/2 so, and curl with `--http2`."""
+    body = b'{"model": "orca-demo", "prompt": ""}'
+    length, sent = b"Content-Length: %d" % len(body), body
+    if framing == "chunks":
+        length, sent = b"Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%b\r\n%b\r\n" % (length, offer)
+    last = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    first, second, third = all_of(connect(narrow, head, sent, head + sent + last)).split(b"HTTP/1.1 ")[1:]
+    assert [answer.split()[0] for answer in (first, second, third)] == [b"400", b"400", b"200"]
+    assert error_of(first) == error_of(second) == "prompt: got '', allowed: text of at least one token"
