@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from orcastream.gateway.errors import ApiError, unavailable
 
@@ -145,6 +145,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._in_headers, self._in_body = False, True
         self._shared.waiting.pop(self, None)
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            _send_without_chunks(self.cycle)
 
     def on_message_complete(self) -> None:
         """The whole request has arrived."""
@@ -226,6 +228,18 @@ class BoundedConnection(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+
+def _send_without_chunks(cycle: RequestResponseCycle) -> None:
+    """Let the end of the connection be the end of an answer of unknown length: HTTP/1.0 has no chunks."""
+    send = cycle.send
+
+    async def send_as_it_is(message: Any) -> None:
+        cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.chunked_encoding = False
+    cycle.send = send_as_it_is  # type: ignore[method-assign]
 
 
 def _late(what: str, timeout_s: float) -> ApiError:

@@ -205,3 +205,15 @@ def test_a_request_that_offers_an_upgrade_is_served_with_its_body(narrow: Gatewa
     first, second, third = all_of(connect(narrow, head, sent, head + sent + last)).split(b"HTTP/1.1 ")[1:]
     assert [answer.split()[0] for answer in (first, second, third)] == [b"400", b"400", b"200"]
     assert error_of(first) == error_of(second) == "prompt: got '', allowed: text of at least one token"
+
+
+def test_a_client_of_http_1_0_gets_its_stream_without_chunks(narrow: GatewayProcess) -> None:
+    body = b'{"model": "orca-demo", "prompt": "x", "stream": true, "timeout": 0.1}'
+    head = b"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    headers, _, events = all_of(connect(narrow, head, body)).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in headers
+    assert events.startswith(b": worker ")
+    assert json.loads(events.partition(b"data: ")[2])["error"]["code"] == "expired"
+    length = all_of(connect(narrow, LIVE.replace(b"1.1", b"1.0")))
+    assert b"\r\ncontent-length: " in length
+    assert json.loads(length.partition(b"\r\n\r\n")[2])
