@@ -87,6 +87,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._in_headers = self._in_body = False
         self._header_bytes = 0
+        self._served: RequestResponseCycle | None = None
+        """The request that is being answered; `cycle` is the last one received, which may wait behind it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of streams alone
         """Accept the connection, closing an idle one if necessary; 503 if all are busy."""
@@ -112,6 +114,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._shared.waiting.pop(self, None)
         self._stop_waiting()
         self._cancel_write_timer()
+        self._tell_left()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -155,6 +158,10 @@ class BoundedConnection(HttpToolsProtocol):
         self._stop_waiting()
         self._in_body = False
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def head_without_upgrade(self) -> bytes:
         """Return the head of the request whose headers were just read, without its offer of another protocol."""
@@ -216,18 +223,26 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _body_late(self) -> None:
         self._timer = None
+        if self._served is not self.cycle:  # nothing is read for a request that waits behind another
+            self._wait(self._limits.body_timeout_s, self._body_late)
+            return
         self._end(_late("body", self._limits.body_timeout_s))
 
     def _end(self, error: ApiError) -> None:
         """Send the error, unless an answer has begun, and close; the request's handler learns that the client left."""
         self._stop_waiting()
-        begun = self._answering and self.cycle.response_started
+        served = self._served
+        begun = served is not None and served.response_started and not served.response_complete
         if not begun and not self.transport.is_closing():
             self.transport.write(_answer(error))
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._tell_left()
         self.transport.close()
+
+    def _tell_left(self) -> None:
+        """Tell the handler of the request that is being answered that the client has left."""
+        if self._served is not None:
+            self._served.disconnected = True
+            self._served.message_event.set()
 
 
 def _send_without_chunks(cycle: RequestResponseCycle) -> None:

@@ -34,7 +34,7 @@ def impatient(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def narrow(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with few connections and long timeouts."""
-    settings: dict[str, object] = {"max_connections": MAX_CONNECTIONS, "header_timeout_s": LONG_S}
+    settings: dict[str, object] = {"max_connections": MAX_CONNECTIONS, "header_timeout_s": LONG_S, "log_level": "debug"}
     with serving(module_redis, tmp_path_factory.mktemp("gateway"), **settings) as gateway:
         yield gateway
 
@@ -64,6 +64,30 @@ def status_of(answer: bytes) -> int:
 
 def error_of(answer: bytes, field: str = "message") -> str:
     return str(json.loads(answer.partition(b"\r\n\r\n")[2])["error"][field])
+
+
+def post(**body: object) -> bytes:
+    """A POST of a prompt, which no worker answers here."""
+    content = json.dumps({"model": "orca-demo", "prompt": "x", **body}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(content)
+    return head + content
+
+
+def until(connection: socket.socket, end: bytes) -> bytes:
+    """Return everything received up to the last bytes of an answer."""
+    received = b""
+    while not received.endswith(end):
+        part = connection.recv(65536)
+        assert part, received
+        received += part
+    return received
+
+
+def wait_logged(gateway: GatewayProcess, line: str) -> None:
+    give_up = time.monotonic() + LONG_S
+    while line not in gateway.log:
+        assert time.monotonic() < give_up, gateway.log
+        time.sleep(0.01)
 
 
 def is_live(gateway: GatewayProcess) -> bool:
@@ -217,3 +241,21 @@ def test_a_client_of_http_1_0_gets_its_stream_without_chunks(narrow: GatewayProc
     length = all_of(connect(narrow, LIVE.replace(b"1.1", b"1.0")))
     assert b"\r\ncontent-length: " in length
     assert json.loads(length.partition(b"\r\n\r\n")[2])
+
+
+def test_a_stream_continues_while_the_next_request_of_its_connection_is_incomplete(impatient: GatewayProcess) -> None:
+    """Its body is not read until the stream has ended, so only then can it be late."""
+    connection = connect(impatient, post(stream=True, timeout=TIMES_S * 3), HEAD + b"\r\n")
+    stream = until(connection, b"\r\n0\r\n\r\n")
+    assert b'"code":"expired"' in stream
+    assert stream.count(b"HTTP/1.1 ") == 1
+    connection.sendall(b" " * 100)
+    assert status_of(connection.recv(65536)) == 400
+    connection.close()
+
+
+def test_a_client_that_leaves_with_two_requests_under_way_leaves_both(narrow: GatewayProcess) -> None:
+    connection = connect(narrow, post(request_id="left", timeout=LONG_S) + LIVE)
+    wait_logged(narrow, "accepted request=cmpl-left ")
+    connection.close()
+    wait_logged(narrow, "disconnected request=cmpl-left\n")
