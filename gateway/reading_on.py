@@ -7,7 +7,7 @@ from orcastream.gateway.errors import gateway_stopping, not_found
 from orcastream.gateway.replies.answer import stream
 from orcastream.gateway.replies.reply_session import ReplySession
 from orcastream.gateway.replies.reply_writer import ReplyWriter
-from orcastream.gateway.replies.sse import EventStream
+from orcastream.gateway.replies.sse import EventStream, head_of_stream
 from orcastream.gateway.request_telemetry import RequestTelemetry
 from orcastream.gateway.served_models import Found
 from orcastream.gateway.service import Gateway
@@ -30,11 +30,14 @@ def require_serving(gateway: Gateway) -> None:
         raise gateway_stopping()
 
 
-def read_on(found: Found, shown_id: str, writer: ReplyWriter) -> Response:
-    """Stream the rest of the reply, as `writer` writes it."""
+def read_on(request: Request, found: Found, shown_id: str, writer: ReplyWriter) -> Response:
+    """Stream the rest of the reply, as `writer` writes it; HEAD reads nothing, so its client is no reader."""
+    headers = {"X-Request-Id": shown_id}
+    if request.method == "HEAD":
+        return head_of_stream(headers)
     session = _session(found)
     parts = stream([(session.updates(), writer)], shown_id, session.failed)
-    return EventStream(parts, headers={"X-Request-Id": shown_id}, closed=session.close)
+    return EventStream(parts, headers=headers, closed=session.close)
 
 
 def _session(found: Found) -> ReplySession:

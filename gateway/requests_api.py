@@ -34,7 +34,7 @@ async def events(gateway: Gateway, request: Request) -> Response:
     else:
         writer = _chunk_writer(found, shown, usage, resume)
     log_event("resumed", request=found.request_id, behind=last_event_id)
-    return read_on(found, shown, writer)
+    return read_on(request, found, shown, writer)
 
 
 def _chunk_writer(found: Found, shown: str, usage: UsageWanted, resume: Delivered | None) -> EventWriter:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from orcastream.gateway.admission.query import check_query
 from orcastream.gateway.console.feed import StatsFeed, Told, Viewer
 from orcastream.gateway.errors import gateway_stopping
-from orcastream.gateway.replies.sse import KEEP_ALIVE, EventStream, event
+from orcastream.gateway.replies.sse import KEEP_ALIVE, EventStream, event, head_of_stream
 from orcastream.schemas.stats import Stay
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class ConsoleEvents:
         check_query(request)
         if self._gateway.shutdown.stopping:
             raise gateway_stopping()
+        if request.method == "HEAD":
+            return head_of_stream({})
         stack = AsyncExitStack()
         viewer = await stack.enter_async_context(self._feed.watching(request.headers.get("last-event-id", "")))
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -13,6 +13,7 @@ from orcastream.gateway.openai.encoded_json import encoded
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b"\n"
 """An empty line, which clients ignore. A comment would break load tools that concatenate what they read."""
+_HEADERS: Final[dict[str, str]] = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 SERVERS_SEND = "orcastream.send"
 """Key of the server's own `send` in a request's scope: middleware around it inspects the begin and end of an answer."""
 
@@ -32,6 +33,13 @@ def is_comment(block: bytes) -> bool:
     return block.startswith(b":")
 
 
+def head_of_stream(headers: Mapping[str, str]) -> Response:
+    """Return the answer to HEAD at the address of a stream: its headers, without reading anything."""
+    response = Response(headers={**_HEADERS, **headers}, media_type=EventStream.media_type)
+    del response.headers["content-length"]
+    return response
+
+
 class EventStream(Response):
     """A response that writes what `events` yields, until it ends or the client leaves.
 
@@ -43,7 +51,7 @@ class EventStream(Response):
     def __init__(
         self, events: AsyncGenerator[bytes], *, headers: Mapping[str, str], closed: Callable[..., Awaitable[None]]
     ) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+        super().__init__(headers={**_HEADERS, **headers})
         del self.headers["content-length"]
         self._events = events
         self._closed = closed

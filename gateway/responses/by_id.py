@@ -44,9 +44,8 @@ async def retrieve(gateway: Gateway, request: Request) -> Response:
     if is_stream:
         require_serving(gateway)
         log_event("resumed", request=stored.found.request_id, behind=after)
-        return read_on(
-            stored.found, stored.id, ResponseWriter(stored.builder(), Behind(number=-1 if after is None else after))
-        )
+        writer = ResponseWriter(stored.builder(), Behind(number=-1 if after is None else after))
+        return read_on(request, stored.found, stored.id, writer)
     return _told(stored, (await stored.now(gateway.offload)).response())
 
 

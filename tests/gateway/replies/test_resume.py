@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
 from orcastream.broker.link import Link
@@ -382,3 +383,27 @@ async def test_a_lost_id_is_computed_again(stage: Stage, log_expired: bool) -> N
     answer = await second.http().post("/v1/completions", json={**body, "stream": False})
     assert answer.json()["choices"][0]["text"] == TEXT
     assert len(worker.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "address"),
+    [
+        ("/v1/completions", BODY, "/v1/requests/{}/events"),
+        ("/v1/responses", {"model": MODEL, "input": "x", "stream": True}, "/v1/responses/{}?stream=true"),
+        ("/v1/completions", BODY, "/console/events"),
+    ],
+)
+async def test_head_at_the_address_of_a_stream_leaves_its_connection_free(
+    stage: Stage, path: str, body: dict[str, Any], address: str
+) -> None:
+    """The stream has not begun, and reading it would take as long as the answer does."""
+    await stage.worker(Answer([[5]], gate=Gate(0)))
+    served = await stage.gateway()
+    async with served.http().stream("POST", path, json=body) as response:
+        request_id = response.headers["x-request-id"]
+        http = served.http(limits=httpx.Limits(max_connections=1))
+        head = await http.head(address.format(request_id))
+        assert head.status_code == 200
+        assert head.headers["content-type"].startswith("text/event-stream")
+        assert "content-length" not in head.headers
+        assert (await http.get("/health/live")).status_code == 200
