@@ -40,34 +40,57 @@ class Connections:
         return BoundedConnection(self, *args, **kwargs)
 
 
-class _RequestParser(httptools.HttpRequestParser):
-    """Parses requests that offer an upgrade, such as Java's HttpClient does for HTTP/2, as if they did not.
+class _RequestParser:
+    """httptools' parser, for which requests that offer an upgrade, as Java's HttpClient does for HTTP/2, do not.
 
-    httptools would take the rest of the connection, even a request's body, for the other protocol.
+    httptools takes the rest of the connection, even such a request's body, for the other protocol, and parses nothing
+    more if the connection is not kept alive. So the request's head is parsed again without the offer, by a new parser.
     """
 
     def __init__(self, connection: "BoundedConnection") -> None:
-        super().__init__(connection)
-        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
         self._connection = connection
+        self._parser = self._new()
+
+    def _new(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self._connection)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        return parser
 
     @property
     def offers_upgrade(self) -> bool:
         """Whether the headers that were just read offer another protocol; CONNECT requires one."""
-        return self.should_upgrade() and self.get_method() != b"CONNECT"
+        return self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
 
-    def feed_data(self, data: Any) -> None:
+    def feed_data(self, data: bytes) -> None:
         """Parse the next bytes of the connection."""
         left = memoryview(data)
         while True:
             try:
-                super().feed_data(left)
+                self._parser.feed_data(left)
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 if not self.offers_upgrade:
                     raise
-                super().feed_data(self._connection.head_without_upgrade())
+                head = self._connection.head_without_upgrade()
+                self._parser = self._new()
+                self._parser.feed_data(head)
                 left = left[upgrade.args[0] :]
+
+    def get_http_version(self) -> str:
+        """Return the version of the request that was just read."""
+        return self._parser.get_http_version()
+
+    def get_method(self) -> bytes:
+        """Return its method."""
+        return self._parser.get_method()
+
+    def should_keep_alive(self) -> bool:
+        """Whether the connection continues after it."""
+        return self._parser.should_keep_alive()
+
+    def should_upgrade(self) -> bool:
+        """Whether the connection changes to another protocol after it."""
+        return self._parser.should_upgrade()
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -76,9 +99,11 @@ class BoundedConnection(HttpToolsProtocol):
     A stream of events never counts as idle, however silent.
     """
 
+    parser: _RequestParser  # type: ignore[assignment]  # has all that uvicorn calls
+
     def __init__(self, shared: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.parser: _RequestParser = _RequestParser(self)
+        self.parser = _RequestParser(self)
         self._shared = shared
         self._limits = shared.limits
         self.timeout_keep_alive = shared.limits.idle_timeout_s  # type: ignore[assignment]  # handed to call_later

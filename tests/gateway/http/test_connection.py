@@ -231,6 +231,12 @@ def test_a_request_that_offers_an_upgrade_is_served_with_its_body(narrow: Gatewa
     assert error_of(first) == error_of(second) == "prompt: got '', allowed: text of at least one token"
 
 
+def test_an_offered_upgrade_may_be_the_last_request(narrow: GatewayProcess) -> None:
+    offer = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close, Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert status_of(all_of(connect(narrow, offer))) == 200
+    assert status_of(all_of(connect(narrow, offer.replace(b"HTTP/1.1", b"HTTP/1.0")))) == 200
+
+
 def test_a_client_of_http_1_0_gets_its_stream_without_chunks(narrow: GatewayProcess) -> None:
     body = b'{"model": "orca-demo", "prompt": "x", "stream": true, "timeout": 0.1}'
     head = b"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
