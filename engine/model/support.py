@@ -24,13 +24,10 @@ def _reasons(config: Any, max_model_len: int) -> Iterator[str]:
             f"max_model_len of at most {chunk}"
         )
     for rope in _rope_parameters(config):
-        kind = rope.get("rope_type")
-        if kind == "dynamic":
-            yield "dynamic NTK rotary scaling looks at the longest sequence of the batch"
         original = rope.get("original_max_position_embeddings") or getattr(
             config, "original_max_position_embeddings", None
         )
-        if kind == "longrope" and original and max_model_len > original:
+        if rope.get("rope_type") == "longrope" and original and max_model_len > original:
             yield (
                 "longrope rotary scaling looks at the longest sequence of the batch; it can run with max_model_len of "
                 f"at most {original}, its original length"

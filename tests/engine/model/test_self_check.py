@@ -22,7 +22,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("falcon", {"alibi": True}, "alibi"),
     ("mamba", {}, "0 of 2 layers call the attention interface"),
     ("lfm2", {"layer_types": ["conv", "full_attention"]}, "1 of 2 layers"),
-    ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic NTK"),
     (
         "phi3",
         {
@@ -74,6 +73,13 @@ def test_refused_with_the_reason(family: str, changes: dict[str, Any], reason: s
 
 ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
+    # Scales only beyond max_position_embeddings, the most that max_model_len can be.
+    ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
+    # Has the same name, but one factor for any length.
+    (
+        "hunyuan_v1_dense",
+        {"head_dim": 16, "rope_parameters": {"rope_type": "dynamic", "factor": 1.0, "alpha": 1e3, "rope_theta": 1e4}},
+    ),
     (
         "llama",
         {
