@@ -24,9 +24,10 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "is_causal": bool,
     # Before attention is called, the layer has rotated query and key by them, or the embedding has added them.
     "position_ids": _always,
-    # Meant for other parts of the model, but passed on by layers that forward all arguments: the cache is ours, and
-    # there are no attention weights or router logits to return.
+    # Meant for other parts of the model, but passed on by layers that forward all arguments: the cache is ours, the
+    # head has its rows, and there are no attention weights or router logits to return.
     "use_cache": _always,
+    "logits_to_keep": _always,
     "output_attentions": _off,
     "output_router_logits": _off,
 }

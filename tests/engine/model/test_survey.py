@@ -5,7 +5,7 @@ import pytest
 from tests.engine.model.survey import main, verdict
 
 
-@pytest.mark.parametrize("name", ["ministral", "smollm3", "cwm", "gemma3", "gemma4"])
+@pytest.mark.parametrize("name", ["ministral", "smollm3", "cwm", "gemma3", "gemma4", "got_ocr2"])
 def test_served_as_generate_computes(name: str) -> None:
     assert verdict(name) == ("served", "")
 
