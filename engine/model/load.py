@@ -56,6 +56,9 @@ def load_model_config(config: EngineConfig) -> Any:
         found = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
         if type(found) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise UnsupportedModel(f"{type(found).__name__} is not a causal language model that transformers knows")
+        for each in (found, found.get_text_config()):
+            if getattr(each, "output_router_logits", False):
+                each.output_router_logits = False  # left behind by a training, whose loss alone reads them
         return found
 
 

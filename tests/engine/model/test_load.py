@@ -20,6 +20,7 @@ from orcastream.engine.model.load import (
 )
 from orcastream.engine.native import instruction_sets
 from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS
+from orcastream.schemas.sampling import SamplingParams
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -129,3 +130,13 @@ def test_refused_before_the_weights_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bloom", "hidden_size": 64, "n_head": 4}')
     with pytest.raises(UnsupportedModel, match="alibi"):
         OrcaEngine.load(EngineConfig(str(tmp_path), device="cpu", max_model_len=64))
+
+
+def test_a_mixture_of_experts_is_served_with_router_logits_left_on(
+    make_model: Callable[..., PreTrainedModel], greedy_reference: Callable[..., list[int]], tmp_path: Path
+) -> None:
+    model = make_model("mixtral", output_router_logits=True)
+    model.save_pretrained(tmp_path)
+    engine = OrcaEngine.load(EngineConfig(str(tmp_path), device=model.device.type, kv_cache_memory=1 << 22))
+    [completion] = engine.generate([(3, 4, 5)], SamplingParams(temperature=0, max_tokens=8))
+    assert list(completion.output_ids) == greedy_reference(model, (3, 4, 5), 8)
