@@ -72,5 +72,5 @@ class _Add:
         for each in _IN_FORCE.get():
             change = each.adapter.changes.get(self.site)
             if change is not None:
-                x = arguments[0][0].index_select(0, each.rows_device)
-                output[0].index_add_(0, each.rows_device, change(x))
+                x = arguments[0].flatten(0, -2).index_select(0, each.rows_device)
+                output.view(-1, output.shape[-1]).index_add_(0, each.rows_device, change(x))

@@ -19,7 +19,7 @@ class Site:
     """One product of a forward pass: a linear layer, or several with the same input, side by side.
 
     `layers` are their names in the model as loaded, in the order of the product's columns; layer i has `widths[i]`
-    columns. The product is called once per pass, with `[1, num_tokens, in_features]`.
+    columns. The product is called once per pass, with `[1, num_tokens, in_features]` or `[num_tokens, in_features]`.
     """
 
     module: nn.Module
@@ -50,8 +50,8 @@ class Site:
 def find_sites(model: PreTrainedModel, probe: Callable[[int], None]) -> list[Site]:
     """Return the sites that every token of a flat batch passes through once; `probe` runs a forward pass of n tokens.
 
-    This excludes a head that computes only some rows, experts that get only some tokens, and layers whose weights are
-    used without a call.
+    This excludes a head that computes only some rows, experts, which get only some tokens, in an order of their own,
+    and layers whose weights are used without a call.
     """
     candidates = list(_candidates(model))
     calls: dict[nn.Module, list[Sequence[int]]] = {site.module: [] for site in candidates}
@@ -65,7 +65,19 @@ def find_sites(model: PreTrainedModel, probe: Callable[[int], None]) -> list[Sit
     finally:
         for handle in handles:
             handle.remove()
-    return [site for site in candidates if calls[site.module] == [(1, _PROBE_TOKENS, site.in_features)]]
+    return [
+        site
+        for site in candidates
+        if calls[site.module] == [(1, _PROBE_TOKENS, site.in_features)]
+        or (calls[site.module] == [(_PROBE_TOKENS, site.in_features)] and not _is_in_inner_list(model, site))
+    ]
+
+
+def _is_in_inner_list(model: PreTrainedModel, site: Site) -> bool:
+    """Whether it belongs to one of several modules of the same layer, such as experts."""
+    parts = site.name.split(".")
+    lists = [model.get_submodule(".".join(parts[:end])) for end in range(1, len(parts))]
+    return sum(isinstance(each, nn.ModuleList) for each in lists) > 1
 
 
 def _candidates(model: PreTrainedModel) -> Iterator[Site]:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from orcastream.engine import Adapter, Adapters, Beam, OrcaEngine, Request
 from orcastream.engine.attention import NativeBackend
 from orcastream.engine.batch.flat_batch import FlatBatch, SpanColumns
+from orcastream.engine.errors import UnsupportedAdapter
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.layout import group_layers
 from orcastream.engine.model.passes import apply_passes, passes_unavailable
@@ -88,6 +90,64 @@ def test_results_equal_merged_weights(
     folders = three(model, tmp_path, **FAMILIES[family])
     engine = make_engine(model, max_adapters=3, max_num_batched_tokens=24)
     check(engine, model, folders, greedy_reference)
+
+
+FLAT: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "opt": ({"ffn_dim": 64, "word_embed_proj_dim": 64, "hidden_size": 64}, ["q_proj", "fc1", "fc2"]),
+    "qwen2_moe": (
+        {**WIDE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+        | {"shared_expert_intermediate_size": 32},
+        ["q_proj", *(f"shared_expert.{name}" for name in MLP)],
+    ),
+}
+"""Models some of whose layers get the tokens without a dimension for the batch: their sizes, and those layers."""
+
+
+@pytest.mark.parametrize("passes", [False, pytest.param(True, marks=NATIVE)], ids=["modules", "passes"])
+@pytest.mark.parametrize("family", FLAT)
+def test_layers_that_get_a_matrix_of_tokens(
+    family: str,
+    passes: bool,
+    make_model: MakeModel,
+    make_engine: MakeEngine,
+    greedy_reference: Reference,
+    tmp_path: Path,
+) -> None:
+    sizes, targets = FLAT[family]
+    model, served = make_model(family, **sizes), make_model(family, **sizes)
+    if passes:
+        if model.device.type != "cpu":
+            pytest.skip("the passes are for CPUs")
+        apply_passes(served)
+    folders = three(model, tmp_path, target_modules=targets[::-1])
+    check(make_engine(served, max_adapters=3, max_num_batched_tokens=24), model, folders, greedy_reference)
+
+
+class TwoExperts(nn.Module):
+    """Sends all tokens to both, to the second one in another order."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(size, size), nn.Linear(size, size)])
+        self.shared = nn.Linear(size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.flatten(0, 1)
+        y: torch.Tensor = self.shared(rows) + self.experts[0](rows) + self.experts[1](rows.flip(0)).flip(0)
+        return y.view_as(x)
+
+
+def test_experts_take_no_adapter_although_a_probe_sends_them_all_tokens(
+    make_model: MakeModel, make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    model = make_model()
+    for layer in model.model.layers:
+        layer.mlp = TwoExperts(model.config.hidden_size).to(model.device)
+    engine = make_engine(model, max_adapters=1)
+    read(engine, save_adapter(model, tmp_path / "shared", seed=0, target_modules=["shared"]))
+    experts = save_adapter(model, tmp_path / "experts", seed=0, target_modules=["experts.0"])
+    with pytest.raises(UnsupportedAdapter, match=r"layers\.0\.mlp\.experts\.0: not a linear layer"):
+        read(engine, experts)
 
 
 @NATIVE
