@@ -17,6 +17,8 @@ def _reasons(config: Any, max_model_len: int) -> Iterator[str]:
         yield "an encoder-decoder model; the engine decodes only"
     if getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt"):
         yield "its positions are alibi biases in the scores, which the attention interface does not receive"
+    if getattr(config, "index_topk", None):
+        yield "its layers choose the tokens to attend to (index_topk) by keys that attention is not handed"
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and max_model_len > chunk:
         yield (

@@ -12,7 +12,7 @@ from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
 from orcastream.engine.attention import TorchBackend
 from orcastream.engine.attention.arguments import refuse_unknown
 from orcastream.engine.model.runner import ModelRunner
-from orcastream.engine.model.self_check import check_model
+from orcastream.engine.model.self_check import check_small_copy
 
 MakeModel = Callable[..., PreTrainedModel]
 
@@ -87,9 +87,9 @@ def test_a_layer_that_keeps_one_more_key_for_every_128_tokens(make_model: MakeMo
     model = make_model("deepseek_v4", head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
     ModelRunner(model, TorchBackend())
     with pytest.raises(UnsupportedModel, match="1032 keys and 1032 values for 1024 tokens"):
-        check_model(model, TorchBackend(), 64)
+        check_small_copy(model, TorchBackend(), 64)
     with pytest.raises(UnsupportedModel, match="computes other logits in a flat batch"):
-        check_model(model, TorchBackend(), 256)
+        check_small_copy(model, TorchBackend(), 256)
 
 
 def test_a_model_of_an_engine_names_its_owner(make_model: MakeModel) -> None:

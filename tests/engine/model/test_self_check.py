@@ -21,6 +21,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bloom", {}, "alibi"),
     ("falcon", {"alibi": True}, "alibi"),
     ("mamba", {}, "0 of 2 layers call the attention interface"),
+    (
+        "deepseek_v32",
+        {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+        | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+        r"choose the tokens to attend to \(index_topk\)",
+    ),
     ("lfm2", {"layer_types": ["conv", "full_attention"]}, "1 of 2 layers"),
     (
         "phi3",
