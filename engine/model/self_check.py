@@ -145,11 +145,17 @@ def check_loaded(
     tolerance = _TOLERANCE[model.dtype] if exact else _LOW_PRECISION_TOLERANCE
     # In 16 bits a router may choose other experts for single tokens, so only the median row must match.
     measured = error.of_all if exact else error.of_median
-    if not measured <= tolerance:
+    if measured <= tolerance:
+        return
+    if not all(bool(logits.isfinite().all()) for logits in reference.logits):
         raise UnsupportedModel(
-            f"{type(model).__name__} computes other logits in a flat batch than alone: relative error "
-            f"{measured:.2g} on the loaded weights, allowed {tolerance}"
+            f"{type(model).__name__} computes logits in {str(model.dtype).removeprefix('torch.')} that are not finite, "
+            "also by its own attention: its weights are damaged, or its numbers are beyond that format"
         )
+    raise UnsupportedModel(
+        f"{type(model).__name__} computes other logits in a flat batch than alone: relative error "
+        f"{measured:.2g} on the loaded weights, allowed {tolerance}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,14 @@ def test_some_faults_show_only_in_the_loaded_weights(make_model: MakeModel) -> N
         check_loaded(model, TorchBackend(), Reference.of(model, 128))
 
 
+def test_weights_that_are_not_numbers_are_named_as_the_reason(make_model: MakeModel) -> None:
+    model = make_model()
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
+    with pytest.raises(UnsupportedModel, match=r"logits in float32 that are not finite.*weights are damaged"):
+        check_loaded(model, TorchBackend(), Reference.of(model, 128))
+
+
 def test_the_small_copy_reveals_a_backend_that_ignores_the_window(make_model: MakeModel) -> None:
     class Forgetful(TorchBackend):
         def plan(self, batch: FlatBatch, dtype: torch.dtype) -> Any:
