@@ -1,5 +1,7 @@
 """The pass that packs the weights of linear layers, and of embeddings that share one."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -19,12 +21,27 @@ from orcastream.engine.native.linear import PackedLinear
 _SAMPLED_IDS = 4096
 
 
-class PackedLinearLayer(nn.Module):
-    """Replacement for the linear layer whose name in the model was `layer`."""
+class PackedWeight:
+    """Represents a packed weight for models that read its type, or rows of it, outside the product or look-up."""
 
-    def __init__(self, packed: PackedLinear, layer: str) -> None:
+    def __init__(self, packed: PackedLinear, dtype: torch.dtype) -> None:
+        self._packed = packed
+        self.dtype = dtype
+        self.device = torch.device("cpu")
+
+    def __getitem__(self, place: Any) -> torch.Tensor:
+        rows, *columns = place if isinstance(place, tuple) else (place,)
+        found: torch.Tensor = self._packed.gather(torch.as_tensor(rows).unsqueeze(0))[0]
+        return found[..., *columns]
+
+
+class PackedLinearLayer(nn.Module):
+    """Replacement for the linear layer whose name in the model was `layer`, and whose weight had this `dtype`."""
+
+    def __init__(self, packed: PackedLinear, layer: str, dtype: torch.dtype) -> None:
         super().__init__()
         self.packed = packed
+        self.weight = PackedWeight(packed, dtype)
         self.layers, self.widths = (layer,), (packed.n,)
         self.in_features, self.out_features = packed.k, packed.n
 
@@ -39,6 +56,7 @@ class PackedEmbedding(nn.Module):
     def __init__(self, packed: PackedLinear, scale: torch.Tensor | None) -> None:
         super().__init__()
         self.packed = packed
+        self.weight = PackedWeight(packed, packed.dtype)
         self.scale = scale
         self.num_embeddings, self.embedding_dim = packed.n, packed.k
 
@@ -73,7 +91,7 @@ class PackLinears(Pass):
             kind = (type(module), packed.n, packed.k, weight.dtype, module.bias is None)
             if same(name, module, packed, random_inputs(packed.k, weight.dtype, rows.of(kind)), self._tolerance):
                 rows.passed(kind)
-                replace(model, name, PackedLinearLayer(packed, name))
+                replace(model, name, PackedLinearLayer(packed, name, weight.dtype))
                 _share(model, embeddings.get(module.weight), packed)
                 count += 1
         _own_memory(model)

@@ -17,6 +17,7 @@ from orcastream.engine.model.passes import apply_passes, pack_linears, passes_un
 from orcastream.engine.model.passes.pack_linears import PackedEmbedding
 from orcastream.engine.native.linear import PackedLinear
 from orcastream.schemas.sampling import SamplingParams
+from tests.engine.model.survey import tiny_model
 
 pytestmark = pytest.mark.skipif(
     passes_unavailable(torch.device("cpu")) is not None,
@@ -48,6 +49,18 @@ def test_a_model_computes_the_same(make_model: MakeModel, family: str, dtype: to
     for tokens, plain in zip((1, 3, 40), expected, strict=True):
         error = (logits(model, tokens) - plain).float().norm() / (plain - plain.mean(-1, keepdim=True)).float().norm()
         assert error < (1e-4 if dtype == torch.float32 else 0.05)
+
+
+@pytest.mark.parametrize("name", ["gemma4", "hunyuan_v1_moe"])
+def test_a_model_that_reads_weights_outside_products_computes_the_same(name: str) -> None:
+    """Gemma 4 reads the row of the padding token in its embedding, the router of Hunyuan the type of its own weight."""
+    model = tiny_model(name)
+    assert model is not None
+    expected = logits(model, 40)
+    assert apply_passes(model)["pack_linears"]
+    assert isinstance(model.get_input_embeddings(), PackedEmbedding) == (name == "gemma4")
+    error = (logits(model, 40) - expected).norm() / (expected - expected.mean(-1, keepdim=True)).norm()
+    assert error < 1e-4
 
 
 def test_the_passes_of_a_qwen3(make_model: MakeModel) -> None:
