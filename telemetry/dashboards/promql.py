@@ -30,9 +30,11 @@ def occurred(metric: str, labels: str) -> str:
     """Return the growth of a counter of rare events within the interval of a point.
 
     Such a counter appears with its first event, which rate() and increase() miss because they need a previous value.
+    One that was missing for a while, after a scrape that failed, is not new.
     """
     counter = f"{metric}{{{labels}}}"
-    return f"({counter} unless {counter} offset $__rate_interval) or increase({counter}[$__rate_interval])"
+    before = f"last_over_time({counter}[1d] offset $__rate_interval)"
+    return f"({counter} unless {before}) or increase({counter}[$__rate_interval])"
 
 
 def total(expression: str, *by: str) -> str:

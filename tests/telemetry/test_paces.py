@@ -1,4 +1,4 @@
-"""How soon panels are correct after a change, evaluated by promtool's Prometheus: at each interval and phase."""
+"""What panels show of a change, and how soon, evaluated by promtool's Prometheus: at each interval and phase."""
 
 import subprocess
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orcastream.telemetry.dashboards import PACES, SERVICE
-from orcastream.telemetry.dashboards.pace import Pace
+from orcastream.telemetry.dashboards import PACES, REDIS_AND_WORKERS, SERVICE
+from orcastream.telemetry.dashboards.dashboard import Dashboard
+from orcastream.telemetry.dashboards.pace import SCRAPED, Pace
 from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS
 
 pytestmark = pytest.mark.skipif(not PROMETHEIS, reason=NONE_FOUND)
@@ -16,14 +17,25 @@ PER_S = 10
 BEGIN_S, PEAK_S = 300, 300
 
 
-def expression(pace: Pace) -> str:
-    """Return the expression of the panel Refusals, as Grafana fills it in."""
-    [panel] = (panel for panel in SERVICE.to_grafana(pace)["panels"] if panel["title"] == "Refusals")
+def expression(dashboard: Dashboard, title: str, pace: Pace, **chosen: str) -> str:
+    """Return the expression of a panel with one line, as Grafana fills it in; without a choice, a variable is `.*`."""
+    [panel] = (panel for panel in dashboard.to_grafana(pace)["panels"] if panel["title"] == title)
     text: str = panel["targets"][0]["expr"]
     filled_in = text.replace("$__rate_interval", f"{4 * pace.every_s}s")
-    for variable in ("job", "instance", "model"):
-        filled_in = filled_in.replace(f"${variable}", ".*")
+    for variable in ("job", "instance", "model", "class"):
+        filled_in = filled_in.replace(f"${variable}", chosen.get(variable, ".*"))
     return filled_in
+
+
+def evaluate(series: dict[str, str], tests: list[dict[str, object]], pace: Pace, folder: Path) -> None:
+    """Have every promtool compare expressions over `series`, values by name and labels, with what `tests` expect."""
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    test = {"interval": pace.every, "input_series": inputs, "promql_expr_test": tests}
+    file = folder / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1s", "tests": [test]}))
+    for prometheus in PROMETHEIS:
+        done = subprocess.run([prometheus.promtool, "test", "rules", file], capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def counted(at_s: float) -> float:
@@ -37,27 +49,34 @@ def test_rates_are_correct_after_four_intervals(pace: Pace, phase: float, tmp_pa
     """For a peak and its end, at `phase` of an interval after the sample of the change."""
     shift_s = phase * pace.every_s
     times = range(0, BEGIN_S + 2 * PEAK_S + 1, pace.every_s)
-    labels = 'error_type="x", job="g", instance="g1", gen_ai_request_model="m"'
-    series = {
-        "series": f"orcastream_admission_refusals_total{{{labels}}}",
-        "values": " ".join(f"{counted(at_s - shift_s):g}" for at_s in times),
-    }
+    series = 'orcastream_admission_refusals_total{error_type="x", job="g", instance="g1", gen_ai_request_model="m"}'
+    values = " ".join(f"{counted(at_s - shift_s):g}" for at_s in times)
     late = [BEGIN_S + shift_s + after_s for after_s in range(4 * pace.every_s, 4 * pace.every_s + 60)]
     expected = [(at_s, PER_S) for at_s in late] + [(at_s + PEAK_S, 0) for at_s in late]
-    test = {
-        "interval": pace.every,
-        "input_series": [series],
-        "promql_expr_test": [
-            {
-                "expr": f"abs({expression(pace)} - {rate}) < bool {PER_S / 100}",
-                "eval_time": f"{round(1000 * at_s)}ms",
-                "exp_samples": [{"labels": '{error_type="x"}', "value": 1}],
-            }
-            for at_s, rate in expected
-        ],
-    }
-    file = tmp_path / "test.yaml"
-    file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1s", "tests": [test]}))
-    for prometheus in PROMETHEIS:
-        done = subprocess.run([prometheus.promtool, "test", "rules", file], capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stdout + done.stderr
+    refusals = expression(SERVICE, "Refusals", pace)
+    tests: list[dict[str, object]] = [
+        {
+            "expr": f"abs({refusals} - {rate}) < bool {PER_S / 100}",
+            "eval_time": f"{round(1000 * at_s)}ms",
+            "exp_samples": [{"labels": '{error_type="x"}', "value": 1}],
+        }
+        for at_s, rate in expected
+    ]
+    evaluate({series: values}, tests, pace, tmp_path)
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: pace.every)
+@pytest.mark.parametrize("title", ["Takeovers", "Dead letters"])
+def test_a_failed_scrape_is_no_event(title: str, pace: Pace, tmp_path: Path) -> None:
+    """A scrape that fails interrupts the series at once; afterwards, the counter has its old value."""
+    counter = f"orcastream_{title.lower().replace(' ', '_')}_total"
+    series = f'{counter}{{job="w", instance="w1", gen_ai_request_model="m"}}'
+    tests: list[dict[str, object]] = [
+        {
+            "expr": f"({expression(REDIS_AND_WORKERS, title, pace)}) > 0",
+            "eval_time": f"{interval * pace.every_s}s",
+            "exp_samples": [],
+        }
+        for interval in range(10, 40)
+    ]
+    evaluate({series: "500x20 stale 500x20"}, tests, pace, tmp_path)
