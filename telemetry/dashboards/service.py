@@ -23,11 +23,14 @@ def _stalls() -> str:
 
 
 def _error_ratio(*by: str) -> str:
-    """Return the share of requests that failed, were turned away or broken off through the service's fault."""
+    """Return the share of requests that failed, were turned away or broken off through the service's fault.
+
+    It covers all classes, because requests that were turned away have none.
+    """
     ended = rate("orcastream_requests_ended_total", MODEL)
     failed = rate("orcastream_requests_ended_total", f"{MODEL}, {_FAILED}")
     turned_away = rate("orcastream_admission_refusals_total", f"{MODEL}, {_UNAVAILABLE}")
-    broken = rate("orcastream_gateway_replies_broken_total", f"{CLASS}, {_BROKEN}")
+    broken = rate("orcastream_gateway_replies_broken_total", f"{MODEL}, {_BROKEN}")
     bad = f"({total(f'{failed} or {turned_away} or {broken}', *by)} or 0 * {total(ended, *by)})"
     return f"{bad} / {total(f'{ended} or {turned_away} or {broken}', *by)}"
 
@@ -47,7 +50,7 @@ _AT_A_GLANCE: Final = Row(
             "Errors",
             "Share of requests that expired, were lost, failed in the engine, became dead letters, were turned away "
             "because Redis or all workers were gone, or whose reply a gateway broke off. Ends caused by the client "
-            "(cancelled, invalid) do not count, nor does 429.",
+            "(cancelled, invalid) do not count, nor does 429. All classes, whichever is selected.",
             "percentunit",
             (Line(_error_ratio(), "errors"),),
             kind="stat",

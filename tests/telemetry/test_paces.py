@@ -80,3 +80,19 @@ def test_a_failed_scrape_is_no_event(title: str, pace: Pace, tmp_path: Path) -> 
         for interval in range(10, 40)
     ]
     evaluate({series: "500x20 stale 500x20"}, tests, pace, tmp_path)
+
+
+@pytest.mark.parametrize("chosen", ["low|normal", "low"])
+def test_errors_are_those_of_all_classes(chosen: str, tmp_path: Path) -> None:
+    """Requests that were turned away have no class, so the share cannot be one class's."""
+    labels = 'job="g", instance="g1", gen_ai_request_model="m", orcastream_request_class="normal"'
+    series = {
+        f'orcastream_requests_ended_total{{{labels}, orcastream_outcome="stop"}}': "0+30x40",
+        f'orcastream_gateway_replies_broken_total{{{labels}, error_type="unavailable"}}': "0+10x40",
+    }
+    errors = {
+        "expr": expression(SERVICE, "Errors", SCRAPED, **{"class": chosen}),
+        "eval_time": "5m",
+        "exp_samples": [{"labels": "{}", "value": 0.25}],
+    }
+    evaluate(series, [errors], SCRAPED, tmp_path)
