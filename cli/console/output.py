@@ -46,7 +46,7 @@ def shown(value: object, *, seconds: bool) -> str:
         return "-"
     if seconds and isinstance(value, int | float):
         return _duration(value)
-    text = _printable(str(value))
+    text = _printable(",".join(map(str, value)) if isinstance(value, tuple | list) else str(value))
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
 
 

@@ -1,5 +1,6 @@
 """`orcastream keys list`: list the stored keys' hashes and what they allow."""
 
+import time
 from collections.abc import Sequence
 
 from orcastream.cli.console.output import Lines
@@ -16,7 +17,8 @@ _COLUMNS = {
     "max_tokens": 10,
     "requests_per_minute": 19,
     "max_concurrency": 15,
-    "expires": 10,
+    "queue_share": 11,
+    "expires_in_s": 10,
 }
 
 
@@ -27,6 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     async def show(kept: Kept) -> None:
         lines = Lines(_COLUMNS, as_json=settings.as_json)
         for hashed, grant in sorted((await kept.read()).items()):
-            lines.show({"sha256": hashed, **grant.model_dump()})
+            left_s = None if grant.expires is None else round(grant.expires - time.time(), 3)
+            lines.show({"sha256": hashed, **grant.model_dump(), "expires_in_s": left_s})
 
     return run_with_keys(settings, show)

@@ -52,6 +52,23 @@ def test_a_key_is_printed_once_and_stored_as_a_hash(run: Run) -> None:
     assert run("new", "--tenant", "no name", code=2).count("\n") == 1
 
 
+def test_the_table_shows_everything_that_a_key_allows(run: Run) -> None:
+    run("new", "--tenant", "beta", "--classes", "low,normal", "--max-tokens", "5", "--expires-in-s", "90000", *LIMITS)
+    head, row = run("list").splitlines()
+    cells = dict(zip(head.split(), row.split(), strict=True))
+    del cells["sha256"]
+    assert cells == {
+        "tenant": "beta",
+        "name": "-",
+        "classes": "low,normal",
+        "max_tokens": "5",
+        "requests_per_minute": "60",
+        "max_concurrency": "4",
+        "queue_share": "0.25",
+        "expires_in": "1d00h",
+    }
+
+
 def test_a_file_of_keys_is_replaced_and_keeps_its_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "keys.json"
     new = ["keys", "new", "--tenant", "alpha", "--api-keys-file", str(path)]
