@@ -230,6 +230,11 @@ def test_a_url_tells_keda_where_redis_is() -> None:
     assert at(rendered({}), "Secret/orcastream-redis") is None
 
 
+def test_the_name_of_the_secret_may_look_like_a_number() -> None:
+    documents = rendered({"redis": {"url": "redis://r.org", "secret": "123"}})
+    assert find(documents, "Secret", "123")["metadata"]["name"] == "123"
+
+
 def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
     secret = find(rendered({"redis": {"mode": "bundled"}}), "Secret", "orcastream-redis")
     assert secret["stringData"]["address"] == "orcastream-redis.orcastream.svc:6379"
@@ -255,6 +260,11 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         ({"gateway": {"config": {"ORCASTREAM_PORT": "9000"}}}, "gateway.config.ORCASTREAM_PORT: leave it out"),
         ({"worker": {"config": {"ORCASTREAM_ADMIN_PORT": "9001"}}}, "worker.config.ORCASTREAM_ADMIN_PORT: leave"),
         (merged(KEDA, {"config": {"ORCASTREAM_QUEUE_LANES": "4"}}), "config.ORCASTREAM_QUEUE_LANES: KEDA"),
+        ({"config": {"ORCASTREAM_REDIS_URL": "redis://r"}}, "config.ORCASTREAM_REDIS_URL: set redis.url instead"),
+        ({"worker": {"config": {"ORCASTREAM_TORCH_THREADS": "4"}}}, "TORCH_THREADS: set worker.resources instead"),
+        ({"redis": {"tls": True}, "config": {"ORCASTREAM_REDIS_CA_FILE": "/ca.crt"}}, "REDIS_CA_FILE: leave it out"),
+        ({"apiKeys": {"enabled": True}, "config": {"ORCASTREAM_API_KEYS_FILE": "/k"}}, "API_KEYS_FILE: leave it out"),
+        ({"redis": {"url": "redis://r:6379?db=3"}}, "redis.url: name the database in the path"),
     ],
 )
 def test_unknown_values_are_refused(wrong: dict[str, Any], told: str) -> None:
