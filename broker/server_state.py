@@ -17,6 +17,8 @@ _KEEPS_ALL: Final = "noeviction"
 class ServerState:
     """Sizes in bytes; None: the server does not report it, or has no such thing. Totals count from its start."""
 
+    run_id: str | None = None
+    """Another one after every start, and of every server."""
     memory_used: int | None = None
     memory_limit: int | None = None
     """None if there is no limit."""
@@ -69,6 +71,7 @@ def state_of(text: str, slow: int | None) -> ServerState:
     offset = _number(info, "master_repl_offset")
     behind = [lag for line in _replicas(info) if (lag := _behind(line, offset)) is not None] if is_master else []
     return ServerState(
+        run_id=info.get("run_id"),
         memory_used=_number(info, "used_memory"),
         memory_limit=_number(info, "maxmemory") or None,
         aof_writable=info.get("aof_last_write_status") == _SAYS_OK if info.get("aof_enabled") == "1" else None,

@@ -64,7 +64,8 @@ class GatewayMetrics:
                 names.REDIS_EVICTED: state.keys_evicted,
                 names.REDIS_REJECTED: state.connections_rejected,
                 names.REDIS_SLOW: state.commands_slow,
-            }
+            },
+            state.run_id,
         )
 
 
