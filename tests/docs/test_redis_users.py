@@ -206,7 +206,6 @@ def test_the_console_works_and_nothing_is_refused(guarded: Guarded, capsys: pyte
                 "XINFO GROUPS {requests}",
                 "XPENDING {requests} workers",
                 "INFO",
-                "SELECT 1",
             )
         ),
         ("gateway", "XREADGROUP GROUP workers me STREAMS {requests} >"),
@@ -228,9 +227,13 @@ def test_unneeded_commands_are_refused(guarded: Guarded, user: str, command: str
         client.execute_command(*(part.format(**keys) for part in command.split()))
 
 
-def test_keda_gets_the_lengths_with_its_clients_commands(guarded: Guarded) -> None:
-    """KEDA's scaler asks PING, then XLEN; its client, go-redis 9.22, begins with HELLO, as MONITOR saw it."""
-    url = guarded.url("keda")
+@pytest.mark.parametrize("database", [0, 3])
+def test_keda_gets_the_lengths_with_its_clients_commands(guarded: Guarded, database: int) -> None:
+    """KEDA's scaler asks PING, then XLEN; its client, go-redis 9.22, begins with HELLO, as MONITOR saw it.
+
+    With a `databaseIndex`, SELECT comes next.
+    """
+    url = f"{guarded.url('keda').removesuffix('0')}{database}"
     with redis.Redis.from_url(url, driver_info=None, retry=None, protocol=3, single_connection_client=True) as client:
         for told in ("LIB-NAME go-redis(,go1.27)", "LIB-VER 9.22.0"):  # refused, and KEDA continues
             with pytest.raises(redis.exceptions.ResponseError):
