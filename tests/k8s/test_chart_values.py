@@ -89,6 +89,7 @@ EFFECTS = {
     "imagePullSecrets": Effect([{"name": "s"}], f"{POD}/imagePullSecrets", [{"name": "s"}]),
     "redis.mode": Effect("bundled", "StatefulSet/orcastream-redis/spec/replicas", 1),
     "redis.secret": Effect("s", f"{POD}/containers/0/env/0/valueFrom/secretKeyRef/name", "s"),
+    "redis.database": Effect(3, f"{SCALED}/triggers/0/metadata/databaseIndex", "3", KEDA),
     "redis.url": Effect("rediss://r:1", "Secret/orcastream-redis/stringData/worker-url", "rediss://r:1"),
     "redis.namespace": Effect("n", f"{SCALED}/triggers/0/metadata/stream", "n:{orca-demo}:requests:realtime", KEDA),
     "redis.tls": Effect(True, f"{POD}/volumes/1/secret/secretName", "orcastream-redis"),

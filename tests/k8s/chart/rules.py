@@ -164,7 +164,9 @@ def _scaling() -> tuple[Rule, ...]:
 
 _GRACE: Final = '{{ include "orcastream.workerGraceSeconds" . }}'
 _GATEWAY_GRACE: Final = '{{ include "orcastream.gatewayGraceSeconds" . }}'
-_DATABASE: Final = '{{ (urlParse .Values.redis.url).path | trimPrefix "/" | default "0" | quote }}'
+_DATABASE: Final = (
+    '{{ (urlParse .Values.redis.url).path | trimPrefix "/" | default (toString .Values.redis.database) | quote }}'
+)
 _STREAM: Final = '{{ printf "%s:{%s}:REST" .Values.redis.namespace .Values.model.servedName | quote }}'
 _DIRECTORY: Final = '{{ printf "/models/%s" .Values.model.servedName | quote }}'
 _COMMON: Final = (

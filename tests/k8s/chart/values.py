@@ -170,6 +170,7 @@ def _surroundings(base: list[Document]) -> list[Value]:
             {"enum": ["none", "managed", "bundled"]},
         ),
         Value("redis.secret", "orcastream-redis", "The Secret with gateway-url, worker-url and KEDA's keys", _NAME),
+        Value("redis.database", 0, "The database that the Secret's URLs name, for KEDA", {"minimum": 0}),
         Value("redis.url", "", "A URL without a password: the chart then creates that Secret", _URL),
         Value("redis.namespace", settings["ORCASTREAM_NAMESPACE"], "Prefix of every key in Redis", _NAME),
         Value("redis.tls", False, "The Secret contains the authority that signed Redis's certificate, as ca.crt"),
