@@ -5,6 +5,7 @@ from typing import Any
 
 import openai
 import pytest
+import redis.asyncio
 
 from orcastream.gateway.settings import GatewaySettings
 from orcastream.schemas.keys import Keys
@@ -85,6 +86,18 @@ async def test_a_model_without_workers_does_not_stop_the_other(stage: Stage, ser
     assert (await http.post("/v1/completions", json={**body, "model": MODEL})).status_code == 200
     refused = await http.post("/v1/completions", json={**body, "model": OTHER})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_worker")
+
+
+async def test_a_gateway_has_one_connection_and_two_per_model(stage: Stage, served: Served) -> None:
+    """As docs/operations.md says where connections run out."""
+    http = served.http()
+    await stage.worker()
+    await stage.worker("x", "scripted-2", Keys(OTHER))
+    for model in (MODEL, OTHER):
+        assert (await http.post("/v1/completions", json={"model": model, "prompt": "x"})).status_code == 200
+    async with redis.asyncio.Redis.from_url(stage.url) as client:
+        names = [one["name"] for one in await client.client_list()]
+    assert len([name for name in names if name.startswith("gateway-")]) == 1 + 2 * 2
 
 
 async def test_a_reply_of_any_model_is_found(stage: Stage, served: Served, other_tokenizer: Tokenizer) -> None:
