@@ -66,7 +66,8 @@ def _workers(told: Mapping[str, Any], *, has_bars: bool) -> RenderableType:
 
 def _table(first: str, *columns: str) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column(first, no_wrap=True, overflow="ellipsis")
+    # Only this column becomes narrower on a narrow screen. Its names have no space to wrap at.
+    table.add_column(first, overflow="ellipsis", min_width=_LEAST_WIDTH)
     for name in columns:
         justify: JustifyMethod = "left" if name in ("", "state") else "right"
         table.add_column(name, justify=justify, no_wrap=True, min_width=max(len(name), _LEAST_WIDTH))

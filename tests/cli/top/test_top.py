@@ -71,6 +71,23 @@ def test_top_shows_queue_and_workers(redis_server: RedisServer, capsys: pytest.C
         assert part in shown
 
 
+def test_every_column_fits_on_80_columns(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    async def report() -> None:
+        link = await Link.open(redis_server.url)
+        await RequestQueue(link, KEYS).ensure_groups()
+        info = {"state": "serving", "running": 32, "capacity": 32, "blocks_used": 10, "blocks_total": 8192}
+        await Presence(link, KEYS, "vm-14007-b2e2161c").beat({**info, "preemptions": 2}, ttl_ms=60_000)
+        await link.close()
+
+    asyncio.run(report())
+    lines = once(redis_server, capsys).splitlines()
+    assert max(map(len, lines)) <= 80
+    (head,) = [line.split() for line in lines if line.startswith(" worker")]
+    (row,) = [line.split() for line in lines if line.startswith(" vm-14007")]
+    assert head[-2:] == ["preempted", "holds"]
+    assert row[-2:] == ["2", "0"]
+
+
 def test_an_empty_queue_without_workers(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no worker" in once(redis_server, capsys)
     assert json.loads(once(redis_server, capsys, "--json"))["rates"]["output_tokens"] is None
