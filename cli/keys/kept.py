@@ -5,7 +5,8 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -34,21 +35,27 @@ class KeptInFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._place = f" in {str(path)!r}"
 
     async def read(self) -> Grants:
         """Return all keys; none if there is no file yet."""
-        try:
-            return read_grants(self._path.read_bytes())
-        except FileNotFoundError:
-            return {}
+        with _named(self._place):
+            try:
+                return read_grants(self._path.read_bytes())
+            except FileNotFoundError:
+                return {}
 
     async def add(self, hashed: str, grant: Grant) -> None:
         """See Kept."""
-        self._write({**await self.read(), hashed: grant})
+        grants = {**await self.read(), hashed: grant}
+        with _named(self._place):
+            self._write(grants)
 
     async def remove(self, hashed: str) -> None:
         """See Kept."""
-        self._write({name: grant for name, grant in (await self.read()).items() if name != hashed})
+        grants = {name: grant for name, grant in (await self.read()).items() if name != hashed}
+        with _named(self._place):
+            self._write(grants)
 
     def _write(self, grants: Grants) -> None:
         plain = {hashed: json.loads(grant_text(grant)) for hashed, grant in grants.items()}
@@ -76,7 +83,9 @@ class KeptInRedis:
 
     async def read(self) -> Grants:
         """See Kept."""
-        return grants_of_hash(await self._link.call("HGETALL", self._key))
+        told = await self._link.call("HGETALL", self._key)
+        with _named():
+            return grants_of_hash(told)
 
     async def add(self, hashed: str, grant: Grant) -> None:
         """See Kept."""
@@ -93,15 +102,20 @@ def run_with_keys(settings: KeysSettings, work: Callable[[Kept], Awaitable[None]
     async def in_redis(link: Connection, complete: KeysSettings) -> None:
         await work(KeptInRedis(link, complete.keys().api_keys))
 
+    if settings.api_keys_file is None:
+        return run_with_redis(settings, in_redis)
+    asyncio.run(_awaited(work(KeptInFile(settings.api_keys_file))))
+    return 0
+
+
+@contextmanager
+def _named(place: str = "") -> Iterator[None]:
+    """Turn errors of the keys in a `place` into NotDone. Output that cannot be written is another's error."""
     try:
-        if settings.api_keys_file is None:
-            return run_with_redis(settings, in_redis)
-        asyncio.run(_awaited(work(KeptInFile(settings.api_keys_file))))
+        yield
     except (InvalidRequest, OSError, ValueError) as error:
-        place = "" if settings.api_keys_file is None else f" in {str(settings.api_keys_file)!r}"
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise NotDone(f"the keys{place} cannot be read or written: {why}") from None
-    return 0
 
 
 async def _awaited(work: Awaitable[None]) -> None:

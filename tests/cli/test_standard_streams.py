@@ -78,6 +78,19 @@ def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
     )
 
 
+def test_keys_that_cannot_be_shown_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_bytes(b'{"%s": {"tenant": "alpha"}}' % (b"0" * 64))
+    listing = ("keys", "list", "--api-keys-file", str(path))
+    full = command(*listing, redirected="> /dev/full")
+    assert (full.returncode, full.stderr.decode()) == (
+        1,
+        "orcastream keys: its output or data cannot be written: No space left on device\n",
+    )
+    closed = command(*listing, redirected="| true; exit ${PIPESTATUS[0]}")
+    assert (closed.returncode, closed.stderr) == (0, b"")
+
+
 def test_a_reader_that_closes_early_is_no_error() -> None:
     done = command("completion", "bash", redirected="| true; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stderr) == (0, b"")
