@@ -265,6 +265,7 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         ({"worker": {"config": {"ORCASTREAM_TORCH_THREADS": "4"}}}, "TORCH_THREADS: set worker.resources instead"),
         ({"redis": {"tls": True}, "config": {"ORCASTREAM_REDIS_CA_FILE": "/ca.crt"}}, "REDIS_CA_FILE: leave it out"),
         ({"apiKeys": {"enabled": True}, "config": {"ORCASTREAM_API_KEYS_FILE": "/k"}}, "API_KEYS_FILE: leave it out"),
+        (merged(CACHE, {"model": {"path": "/models/x"}}), "model.path: modelCache loads"),
         ({"redis": {"url": "redis://r:6379?db=3"}}, "redis.url: name the database in the path"),
     ],
 )
