@@ -7,7 +7,7 @@ import torch
 
 from orcastream.engine.attention import AttentionBackend, AttentionCall
 from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
-from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.batch.transfer import all_copied
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
 
@@ -47,8 +47,7 @@ class Sequences:
         tables = self._tables[rows]
         slots = tables[spans, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
         arrays = [positions, offsets, contexts, slots, tables]
-        flat = packed(arrays, self._device).to(self._device)
-        places, device_offsets, device_contexts, device_slots, device_tables = unpacked(flat, arrays)
+        places, device_offsets, device_contexts, device_slots, device_tables = all_copied(arrays, self._device)
         return FlatBatch(
             input_ids=places.unsqueeze(0),
             position_ids=places.unsqueeze(0),

@@ -10,7 +10,7 @@ import torch
 from orcastream.engine.batch.flat_batch import FlatBatch, SpanColumns
 from orcastream.engine.batch.iteration import Drawn, Launched, Pending, Prepared, Unseen
 from orcastream.engine.batch.prompt_rows import PromptChunk, PromptItem
-from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.batch.transfer import all_copied, copied
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.record import Stopwatch
@@ -205,7 +205,7 @@ def _fill_in(batch: FlatBatch, unknown: Sequence[tuple[int, Request]], unseen: U
     """Write the tokens that were unknown at the layout into `batch`, from the host or, if `unseen`, on the device."""
     sources = [request.tokens[-1] for _, request in unknown] if unseen is None else unseen.rows
     arrays = [np.asarray([index for index, _ in unknown]), np.asarray(sources)]
-    places, tokens = unpacked(packed(arrays, batch.device).to(batch.device, non_blocking=True), arrays)
+    places, tokens = all_copied(arrays, batch.device)
     if unseen is not None:
         assert unseen.picked is not None
         tokens = unseen.picked.tokens[tokens]
@@ -238,8 +238,7 @@ class _RowsOfPrompts(NamedTuple):
 
     def parted(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[tuple[PromptChunk, torch.Tensor]]]:
         """Return the logits to sample from, and those of prompts."""
-        arrays = [np.asarray(self.sampled, dtype=np.int64)]
-        (rows,) = unpacked(packed(arrays, logits.device).to(logits.device, non_blocking=True), arrays)
+        rows = copied(np.asarray(self.sampled, dtype=np.int64), logits.device)
         return logits[rows], [(chunk, logits[begin : begin + chunk.told]) for chunk, begin in self.told]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.batch.transfer import all_copied
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.sequence import Sequence
 
@@ -133,7 +133,7 @@ class FlatBatch:
         slots = [table[span_of_token, block_of_token] * cache.block_size + offset_in_block for table in tables]
         # One copy to the device for everything.
         arrays = [ids, positions, offsets, contexts, rows, *slots, *tables]
-        parts = unpacked(packed(arrays, device).to(device, non_blocking=True), arrays)
+        parts = all_copied(arrays, device)
         device_slots, device_tables = parts[5 : 5 + len(slots)], parts[5 + len(slots) :]
         return cls(
             input_ids=parts[0].unsqueeze(0),

@@ -9,12 +9,17 @@ import torch
 
 
 def copied(values: npt.ArrayLike, device: torch.device) -> torch.Tensor:
-    """Return numbers of 64 bits on `device`, int64 or float64, without blocking the host."""
-    array = np.asarray(values)
-    if array.dtype != np.float64:
-        array = array.astype(np.int64)
-    (there,) = unpacked(packed([array.view(np.int64)], device).to(device, non_blocking=True), [array])
-    return there.view(torch.float64) if array.dtype == np.float64 else there
+    """Return numbers on `device` as `all_copied` does."""
+    return all_copied([np.asarray(values)], device)[0]
+
+
+def all_copied(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
+    """Return `arrays` on `device` in one copy that does not block the host: float64 if they are, otherwise int64."""
+    numbers = [array.view(np.int64) if array.dtype.kind == "f" else array for array in arrays]
+    parts = unpacked(packed(numbers, device).to(device, non_blocking=True), arrays)
+    return [
+        part.view(torch.float64) if array.dtype.kind == "f" else part for part, array in zip(parts, arrays, strict=True)
+    ]
 
 
 def packed(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.batch.transfer import all_copied
 from orcastream.engine.lost_device import LOST_DEVICE
 from orcastream.engine.sampling.filters import DrawParams
 from orcastream.engine.sampling.passes import NARROW
@@ -54,9 +54,8 @@ def laid_out(draws: Sequence[Draw], device: torch.device) -> tuple[torch.Tensor,
     """Return what the kernel reads of `draws`, int64 `[draws, 4]` and float64 `[draws, 3]`, copied at once."""
     places = [(row, params.seed, position, params.top_k) for row, position, params in draws]
     shares = [params.shares for _, _, params in draws]
-    arrays = [np.array(places, dtype=np.int64), np.array(shares, dtype=np.float64).view(np.int64)]
-    numbers, fractions = unpacked(packed(arrays, device).to(device, non_blocking=True), arrays)
-    return numbers, fractions.view(torch.float64)
+    numbers, fractions = all_copied([np.array(places, dtype=np.int64), np.array(shares, dtype=np.float64)], device)
+    return numbers, fractions
 
 
 def draw_from(logits: torch.Tensor, places: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:

@@ -74,7 +74,7 @@ def change_logits(scores: "torch.Tensor", changes: Sequence[LogitChanges | None]
     # Here, so that creating requests does not wait for torch.
     import torch
 
-    from orcastream.engine.batch.transfer import packed, unpacked
+    from orcastream.engine.batch.transfer import all_copied
 
     made = [(row * scores.shape[1], one) for row, one in enumerate(changes) if one is not None]
     repeated = [(start, one.repeated, one.penalty) for start, one in made if one.repeated]
@@ -85,18 +85,17 @@ def change_logits(scores: "torch.Tensor", changes: Sequence[LogitChanges | None]
     shifts = np.concatenate([np.frombuffer(each) for _, _, each in shifted] or [_NO_NUMBERS])
     arrays = [
         _places([(start, tokens) for start, tokens, _ in repeated]),
-        penalties.astype(np.float64).view(np.int64),
+        penalties.astype(np.float64),
         _places([(start, tokens) for start, tokens, _ in shifted]),
-        shifts.view(np.int64),
+        shifts,
     ]
-    there = unpacked(packed(arrays, scores.device).to(scores.device, non_blocking=True), arrays)
+    repeated_at, factors, shifted_at, added = all_copied(arrays, scores.device)
     flat = scores.view(-1)
     if repeated:
-        where, factors = there[0], there[1].view(torch.float64).float()
-        values = flat[where]
-        flat[where] = torch.where(values > 0, values / factors, values * factors)
+        values, factors = flat[repeated_at], factors.float()
+        flat[repeated_at] = torch.where(values > 0, values / factors, values * factors)
     if shifted:
-        flat[there[2]] += there[3].view(torch.float64).float()
+        flat[shifted_at] += added.float()
 
 
 def _places(tokens: Sequence[tuple[int, "array[int]"]]) -> npt.NDArray[np.int64]:

@@ -279,7 +279,7 @@ def _send_without_chunks(cycle: RequestResponseCycle) -> None:
         await send(message)
 
     cycle.chunked_encoding = False
-    cycle.send = send_as_it_is  # type: ignore[method-assign]
+    cycle.send = send_as_it_is  # type: ignore[method-assign]  # this answer's alone
 
 
 def _late(what: str, timeout_s: float) -> ApiError:

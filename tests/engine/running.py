@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine import OrcaEngine, Request, TokenEvent
+from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.schemas.sampling import SamplingParams
 
 MakeEngine = Callable[..., OrcaEngine]
@@ -27,6 +30,21 @@ def run(engine: OrcaEngine, *requests: Request) -> dict[str, list[TokenEvent]]:
         engine.check_integrity()
     assert engine.stats().blocks_used == 0
     return events
+
+
+def break_row(engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch, *, row: int, call: int) -> None:
+    """Let one row of the logits of a later forward pass, counted from 1, be NaN."""
+    forward, calls = engine._runner.forward, 0
+
+    def broken(batch: FlatBatch) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        logits = forward(batch).clone()
+        if calls == call:
+            logits[row] = torch.nan
+        return logits
+
+    monkeypatch.setattr(engine._runner, "forward", broken)
 
 
 def tokens(events: list[TokenEvent]) -> list[int | None]:

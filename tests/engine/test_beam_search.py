@@ -18,7 +18,7 @@ from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.stopping import FinishReason
 from tests.engine.conftest import VOCAB_SIZE
-from tests.engine.running import MakeEngine, MakeModel, crowd, run, tokens
+from tests.engine.running import MakeEngine, MakeModel, break_row, crowd, run, tokens
 
 EOS = 7
 PROMPTS = (tuple(range(3, 20)), (5,), tuple(range(40, 73)))
@@ -334,17 +334,7 @@ def test_a_search_with_a_hypothesis_without_a_score_fails_and_leaves_no_blocks(
 
     expected = run(make_engine(), searching("a"))["a"]
     engine = make_engine()
-    forward, calls = engine._runner.forward, 0
-
-    def once(batch: FlatBatch) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        logits = forward(batch).clone()
-        if calls == 3:
-            logits[broken] = torch.nan
-        return logits
-
-    monkeypatch.setattr(engine._runner, "forward", once)
+    break_row(engine, monkeypatch, row=broken, call=3)
     (failed,) = run(engine, searching("a"))["a"]
     assert "no finite score" in (failed.error or "")
     assert engine.stats().blocks_reusable == 0

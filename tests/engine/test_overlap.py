@@ -13,7 +13,7 @@ from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.batch.iteration import Drawn, Pending
 from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample
 from orcastream.schemas.sampling import SamplingParams
-from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
+from tests.engine.running import MakeEngine, MakeModel, break_row, crowd, request, run, tokens
 
 Requests = Callable[[int], list[Request]]
 
@@ -89,17 +89,7 @@ def test_a_request_without_a_score_ends_alone_after_a_launch(
     """The next iteration has been launched with whatever token the device chose for it."""
     alone = tokens(run(make_engine(), request("b", (9, 8, 7), max_tokens=9))["b"])
     engine = make_engine(overlap="on")
-    forward, count = engine._runner.forward, 0
-
-    def broken(batch: FlatBatch) -> torch.Tensor:
-        nonlocal count
-        count += 1
-        logits = forward(batch).clone()
-        if count == 4:
-            logits[0] = torch.nan
-        return logits
-
-    monkeypatch.setattr(engine._runner, "forward", broken)
+    break_row(engine, monkeypatch, row=0, call=4)
     found = run(engine, request("a", max_tokens=9), request("b", (9, 8, 7), max_tokens=9))
     failed, other = (found["a"], found["b"]) if found["a"][-1].error else (found["b"], found["a"])
     assert len(failed) == 4

@@ -11,7 +11,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from orcastream.engine.batch.flat_batch import FlatBatch
-from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.batch.transfer import all_copied
 from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedAdapter
 from orcastream.engine.model.adapters.adapter import Adapter, LowRank
@@ -90,7 +90,7 @@ class Adapters:
         of_token = np.repeat(batch.adapters, np.diff(batch.offsets))
         numbers = [number for number in np.unique(batch.adapters).tolist() if number >= 0]
         rows = [np.flatnonzero(of_token == number) for number in numbers]
-        on_device = unpacked(packed(rows, batch.device).to(batch.device, non_blocking=True), rows)
+        on_device = all_copied(rows, batch.device)
         return [
             AdapterRows(self._known[n], each, there) for n, each, there in zip(numbers, rows, on_device, strict=True)
         ]

@@ -26,7 +26,7 @@ _COMPUTED: tuple[Any, ...] = (
 @contextmanager
 def constructors() -> Iterator[None]:
     """Register the operators for CUDA inside the block."""
-    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch has no types for it
     try:
         library.impl("empty.memory_format", _empty, "CUDA")
         library.impl("empty_strided", _empty_strided, "CUDA")

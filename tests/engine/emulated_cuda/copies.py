@@ -29,7 +29,7 @@ def to_copy(
     if device.type == "cuda":
         kept = {} if memory_format is None else {"memory_format": memory_format}
         func = torch.ops.aten._to_copy.default
-        return compute(func, (source,), {"dtype": dtype, **kept})  # type: ignore[no-any-return]
+        return compute(func, (source,), {"dtype": dtype, **kept})  # type: ignore[no-any-return]  # of one result, a tensor
     if device.type == "meta":
         return torch.empty_strided(source.shape, source.stride(), dtype=dtype, device="meta")
     shape = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
