@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "amx.h"
@@ -210,9 +211,15 @@ class Attention {
     float* group = query_ + row * steps_ * kUnit;
     float* rows = memory_.group.get<float>(kTogether * steps_ * kUnit);
     std::copy_n(group, kTogether * steps_ * kUnit, rows);
-    for (int64_t each = 0; each < kTogether; ++each) {
-      for (int64_t step = 0; step < steps_; ++step) {
-        std::memcpy(group + (step * kTogether + each) * kUnit, rows + (each * steps_ + step) * kUnit, kUnit * sizeof(float));
+    using Factors = std::conditional_t<kUnit == 1, uint32_t, uint64_t>;  // of a step
+    constexpr int64_t kSteps = 64 / sizeof(Factors);
+    int64_t step = 0;
+    for (; step + kSteps <= steps_; step += kSteps) {
+      transpose<Factors, kTogether>(rows + step * kUnit, steps_ * sizeof(Factors), group + step * kTogether * kUnit, 64);
+    }
+    for (; step < steps_; ++step) {
+      for (int64_t each = 0; each < kTogether; ++each) {
+        std::memcpy(group + (step * kTogether + each) * kUnit, rows + (each * steps_ + step) * kUnit, sizeof(Factors));
       }
     }
   }

@@ -34,40 +34,61 @@ class CacheWriter {
       return;
     }
     for (int64_t expected = first, begin = first; first < last;) {
-      for (; expected < std::min(first + kWrites, last); ++expected) expect(expected, expected > begin);
-      const bool two = first + 1 < last && call_.slots[first] % 2 == 0 && call_.slots[first + 1] == call_.slots[first] + 1 &&
-                       call_.block_size % 2 == 0;
-      copy_tokens(first, two);
-      first += two ? 2 : 1;
+      const int64_t count = adjacent(first, last);
+      for (; expected < std::min(first + std::max(count, kWrites), last); ++expected) expect(expected, expected > begin);
+      copy_tokens(first, count);
+      first += count;
     }
   }
 
  private:
-  // Copy halves unchanged: of one token, or of two that share a pair of slots.
-  void copy_tokens(int64_t token, bool two) const {
+  // Return how many tokens from `first` on are copied together: a whole tile, two that share a pair of slots, or one.
+  int64_t adjacent(int64_t first, int64_t last) const {
+    const int64_t slot = call_.slots[first];
+    int64_t most = call_.block_size % 2 == 0 && slot % 2 == 0 ? 2 : 1;
+    if (call_.block_size % kTile == 0 && slot % kTile == 0) most = kTile;
+    int64_t count = 1;
+    while (count < std::min(most, last - first) && call_.slots[first + count] == slot + count) ++count;
+    return count == kTile ? kTile : std::min<int64_t>(count, 2);
+  }
+
+  // Copy halves unchanged.
+  void copy_tokens(int64_t token, int64_t count) const {
     const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
+    const int64_t key_stride = call_.key_token_stride, value_stride = call_.value_token_stride;
     for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
       const int64_t index = block * call_.num_kv_heads + head;
       char* keys = static_cast<char*>(call_.keys) + index * keys_.block_bytes + slot * 4;
-      const uint16_t* key =
-          static_cast<const uint16_t*>(call_.key) + head * call_.key_head_stride + token * call_.key_token_stride;
-      copy_key(key, keys);
-      if (two) copy_key(key + call_.key_token_stride, keys + 4);
+      const uint16_t* key = static_cast<const uint16_t*>(call_.key) + head * call_.key_head_stride + token * key_stride;
+      const int64_t done = count == kTile ? copy_tile(key, keys) : 0;
+      for (int64_t each = 0; each < count; ++each) copy_key(key + each * key_stride, keys + each * 4, done);
       uint16_t* values = reinterpret_cast<uint16_t*>(static_cast<char*>(call_.values) + index * values_.block_bytes) +
                          slot / 2 * values_.size * 2;
       const uint16_t* value =
-          static_cast<const uint16_t*>(call_.value) + head * call_.value_head_stride + token * call_.value_token_stride;
-      if (two) {
-        interleave(value, value + call_.value_token_stride, values_.size, values);
-      } else {
+          static_cast<const uint16_t*>(call_.value) + head * call_.value_head_stride + token * value_stride;
+      if (count == 1) {
         for (int64_t i = 0; i < values_.size; ++i) values[2 * i + slot % 2] = value[i];
+      }
+      for (int64_t each = 0; each + 2 <= count; each += 2) {
+        const uint16_t* even = value + each * value_stride;
+        interleave(even, even + value_stride, values_.size, values + each * values_.size);
       }
     }
   }
 
-  void copy_key(const uint16_t* key, char* to) const {
+  // Copy the keys of a whole tile, as far as vectors reach; return how many steps these are.
+  int64_t copy_tile(const uint16_t* keys, char* to) const {
+    int64_t step = 0;
+    for (; step + kLanes <= call_.key_size / 2; step += kLanes) {
+      transpose<uint32_t, kTile>(keys + 2 * step, call_.key_token_stride * 2, to + step * keys_.step_bytes, keys_.step_bytes);
+    }
+    return step;
+  }
+
+  // Copy a key from step `first` on.
+  void copy_key(const uint16_t* key, char* to, int64_t first) const {
     const int64_t whole = call_.key_size / 2;
-    for (int64_t step = 0; step < whole; ++step) std::memcpy(to + step * keys_.step_bytes, key + 2 * step, 4);
+    for (int64_t step = first; step < whole; ++step) std::memcpy(to + step * keys_.step_bytes, key + 2 * step, 4);
     if (call_.key_size % 2) {
       const uint32_t last = key[2 * whole];
       std::memcpy(to + whole * keys_.step_bytes, &last, 4);

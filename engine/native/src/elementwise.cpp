@@ -30,22 +30,32 @@ template <class T> T* vector_of(const Vectors& all, int64_t index) {
 }
 
 template <class T> void norm_row(const T* x, T* residual, T* y, const float* weight, int64_t width, float eps) {
-    f32x16 squares{};
-    for (int64_t i = 0; i < width; i += kLanes) {
-        const int64_t count = std::min<int64_t>(width - i, kLanes);
-        f32x16 values = take_numbers(x + i, count);
-        if (residual != nullptr) {
-            put_numbers(residual + i, values + take_numbers(residual + i, count), count);
-            values = take_numbers(residual + i, count);
-        }
-        squares += values * values;
+    const auto added = [&](int64_t i, int64_t count) {
+        const f32x16 values = take_numbers(x + i, count);
+        if (residual == nullptr) return values;
+        T sums[kLanes];
+        put_numbers(sums, values + take_numbers(residual + i, count), count);
+        std::memcpy(residual + i, sums, count * sizeof(T));
+        return take_numbers(sums, count);
+    };
+    f32x16 even{}, odd{};  // a single chain would be bound by latency
+    int64_t i = 0;
+    for (; i + 2 * kLanes <= width; i += 2 * kLanes) {
+        const f32x16 first = added(i, kLanes), second = added(i + kLanes, kLanes);
+        even += first * first;
+        odd += second * second;
+    }
+    for (; i < width; i += kLanes) {
+        const f32x16 values = added(i, std::min<int64_t>(width - i, kLanes));
+        even += values * values;
     }
     if (residual != nullptr) x = residual;
-    const float scale = 1.0f / std::sqrt(sum_of(squares) / static_cast<float>(width) + eps);
-    for (int64_t i = 0; i < width; i += kLanes) {
-        const int64_t count = std::min<int64_t>(width - i, kLanes);
+    const float scale = 1.0f / std::sqrt(sum_of(even + odd) / static_cast<float>(width) + eps);
+    const auto scaled = [&](int64_t i, int64_t count) {
         put_numbers(y + i, take_numbers(x + i, count) * scale * take_numbers(weight + i, count), count);
-    }
+    };
+    for (i = 0; i + kLanes <= width; i += kLanes) scaled(i, kLanes);
+    if (i < width) scaled(i, width - i);
 }
 
 template <class T> void turn(T* x, const float* cos, const float* sin, int64_t width) {

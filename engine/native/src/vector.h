@@ -52,6 +52,10 @@ inline To bits(From from) {
   return to;
 }
 
+inline f32x16 splat(float value) { return f32x16{} + value; }
+
+inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+
 // Vectors as registers hold them. The compiler keeps arrays of wider vectors in memory, including the sums of a loop.
 template <class Number>
 struct InRegisters {
@@ -76,6 +80,47 @@ inline void store_parts(void* to, const InRegisters<Number>& vector) {
   for (int part = 0; part < kParts; ++part) store(static_cast<char*>(to) + part * 4 * kRegisterLanes, vector.parts[part]);
 }
 
+// Transpose kRows rows of 64 bytes, `from_stride` bytes apart. The result, column after column, is written in pieces of
+// 64 bytes, `to_stride` apart.
+template <class Number, int kRows>
+inline void transpose(const void* from, int64_t from_stride, void* to, int64_t to_stride) {
+  constexpr int kColumns = 64 / sizeof(Number);
+  const char* first = static_cast<const char*>(from);
+  char* place = static_cast<char*>(to);
+#if defined(__AVX512F__)
+  // Each step interleaves the rows of both halves: a row's number loses its highest bit, which becomes the lowest bit of
+  // the column's. After log2(kRows) steps they have changed places.
+  static_assert(sizeof(Number) == 4 || sizeof(Number) == 8);
+  const auto mixed = [](__m512i one, __m512i other, int begin) {
+    if constexpr (sizeof(Number) == 4) {
+      const i32x16 lanes = lane_numbers(), places = lanes / 2 + (lanes & 1) * kColumns + begin;
+      return _mm512_permutex2var_epi32(one, (__m512i)places, other);
+    } else {
+      const __m512i places = _mm512_add_epi64(_mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0), _mm512_set1_epi64(begin));
+      return _mm512_permutex2var_epi64(one, places, other);
+    }
+  };
+  __m512i rows[kRows], next[kRows];
+  for (int row = 0; row < kRows; ++row) rows[row] = load<__m512i>(first + row * from_stride);
+#pragma GCC unroll 4
+  for (int step = 1; step < kRows; step *= 2) {
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+      next[row] = mixed(rows[row / 2], rows[row / 2 + kRows / 2], row % 2 * kColumns / 2);
+    }
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) rows[row] = next[row];
+  }
+  for (int row = 0; row < kRows; ++row) store(place + row * to_stride, rows[row]);
+#else
+  for (int index = 0; index < kRows * kColumns; ++index) {
+    const int64_t column = index / kRows, row = index % kRows;
+    std::memcpy(place + index / kColumns * to_stride + index % kColumns * sizeof(Number),
+                first + row * from_stride + column * sizeof(Number), sizeof(Number));
+  }
+#endif
+}
+
 // Apply `compute` to each register of `vectors`: comparisons of wider vectors would be done number by number.
 template <class Compute, class... Vectors>
 inline f32x16 by_registers(Compute compute, Vectors... vectors) {
@@ -93,10 +138,6 @@ inline void add_product(InRegisters<float>& sum, const InRegisters<float>& value
   for (int part = 0; part < kParts; ++part) sum.parts[part] += values.parts[part] * factor;
 }
 
-inline f32x16 splat(float value) { return f32x16{} + value; }
-
-inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
-
 // Round to nearest, ties to even; NaN stays NaN.
 inline u32x16 to_bf16(f32x16 values) {
   u32x16 raw = bits<u32x16>(values);
@@ -105,7 +146,11 @@ inline u32x16 to_bf16(f32x16 values) {
 }
 
 inline f32x16 load_bf16(const uint16_t* from) {
+#if defined(__AVX512F__)  // GCC would convert it in four parts
+  return (f32x16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(load<__m256i>(from)), 16);
+#else
   return bits<f32x16>(__builtin_convertvector(load<u16x16>(from), u32x16) << 16);
+#endif
 }
 
 inline void store_bf16(uint16_t* to, f32x16 values) {

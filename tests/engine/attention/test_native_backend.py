@@ -94,10 +94,15 @@ def test_long_contexts_are_split(dtype: torch.dtype, window: int | None, block_s
 
 @pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, *QUANTIZED], ids=str)
-def test_prompts_of_many_query_vectors(cache_dtype: torch.dtype, window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("shape", "block_size"), [(LayerShape(10, 2, 32, 48), 16), (LayerShape(16, 2, 84, 33), 32)], ids=str
+)
+def test_prompts_of_many_query_vectors(
+    shape: LayerShape, block_size: int, cache_dtype: torch.dtype, window: int | None
+) -> None:
     """More query vectors than are computed together; some see only a small part of what others see."""
     layer = one_layer(
-        LayerShape(10, 2, 32, 48), window=window, block_size=16, dtype=torch.bfloat16, cache_dtype=cache_dtype,
+        shape, window=window, block_size=block_size, dtype=torch.bfloat16, cache_dtype=cache_dtype,
         tolerance=0.03, max_model_len=512,
     )  # fmt: skip
     layer.iterate({"a": 150, "b": 7})
