@@ -13,13 +13,14 @@ _SPARE = 64
 class RequestHeap:
     """A heap by (key, arrival): push and remove cost O(log n), head O(1), all amortized.
 
-    A request removed from the middle leaves a hole, until the hole reaches the front or holes are the majority.
+    A request removed from the middle leaves a hole, until the hole reaches the front or holes are the majority. A hole
+    does not keep its request in memory.
     """
 
     def __init__(self, key: Callable[[Request], Any] | None = None) -> None:
         """Order requests by `key`, or by arrival alone without one."""
         self._key = key or (lambda request: 0)
-        self._heap: list[tuple[Any, int, Request]] = []
+        self._heap: list[tuple[Any, int]] = []
         self._members: dict[int, Request] = {}
 
     def __len__(self) -> int:
@@ -32,13 +33,13 @@ class RequestHeap:
     def push(self, request: Request) -> None:
         """Add `request`."""
         self._members[request.arrival] = request
-        heappush(self._heap, (self._key(request), request.arrival, request))
+        heappush(self._heap, (self._key(request), request.arrival))
 
     def head(self) -> Request | None:
         """Return the first request, or None if the heap is empty."""
         while self._heap:
-            _, arrival, request = self._heap[0]
-            if arrival in self._members:
+            request = self._members.get(self._heap[0][1])
+            if request is not None:
                 return request
             heappop(self._heap)
         return None
