@@ -14,14 +14,12 @@ class ContentChain:
     (the digest of its files): requests that differ in any of these never share a block.
     """
 
-    __slots__ = ("_root", "digests", "tails")
+    __slots__ = ("_root", "digests")
 
     def __init__(self, tenant: str, salt: str, adapter: bytes = b"") -> None:
         parts = (tenant.encode(), adapter, salt.encode())
         self._root = sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).digest()
         self.digests: list[bytes] = []
-        self.tails: set[bytes] = set()
-        """Names that its last block received while it was not full."""
 
     def extend(self, tokens: Sequence[int], num_tokens: int, block_size: int) -> None:
         """Add the missing digests of the full blocks within the first `num_tokens` of `tokens`."""
@@ -46,9 +44,7 @@ class ContentChain:
 
     def tail(self, index: int, tokens: Sequence[int]) -> bytes:
         """Return a name for block `index` when it holds only `tokens`, fewer than a full block."""
-        name = sha256(self.before(index) + np.asarray(tokens, dtype="<u4").tobytes()).digest()
-        self.tails.add(name)
-        return name
+        return sha256(self.before(index) + np.asarray(tokens, dtype="<u4").tobytes()).digest()
 
     def cut(self, num_blocks: int) -> None:
         """Forget the digests from block `num_blocks` on: other tokens may follow there."""
@@ -57,5 +53,5 @@ class ContentChain:
     def copy(self, num_blocks: int) -> "ContentChain":
         """Return a copy of the first `num_blocks` that grows independently."""
         twin = object.__new__(ContentChain)
-        twin._root, twin.digests, twin.tails = self._root, self.digests[:num_blocks], set()
+        twin._root, twin.digests = self._root, self.digests[:num_blocks]
         return twin
