@@ -30,13 +30,14 @@ class KVCache(CacheSpace):
 
         If `tokens` are given, the match may end inside a block, which is copied. A row must be free; see `fits`.
         """
-        sequence = self._new(chain, self._prefixes.generation(chain))
+        sequence = self._new(chain)
         cached = self._prefixes.adopt(sequence, num_tokens, tokens)
         sequence.capacity = len(sequence) * self.block_size
         return sequence, cached
 
-    def _new(self, chain: ContentChain, generation: int) -> Sequence:
-        sequence = Sequence(self._rows.pop(), len(self.groups), chain, generation)
+    def _new(self, chain: ContentChain, *, trusted: bool = True) -> Sequence:
+        sequence = Sequence(self._rows.pop(), len(self.groups), chain)
+        sequence.trusted = trusted
         self._sequences[sequence.row] = sequence
         return sequence
 
@@ -88,7 +89,9 @@ class KVCache(CacheSpace):
 
         Nothing that may derive from them is reused: all that its tenant, salt and adapter have in the cache.
         """
-        self._prefixes.distrust(sequence.chain.root, self._sequences.values())
+        root = sequence.chain.root
+        self._prefixes.distrust(root, self._sequences.values())
+        self._swap_space.distrust(root)
         self.close(sequence)
 
     def sequence_of(self, num_tokens: int) -> Sequence:
@@ -104,7 +107,7 @@ class KVCache(CacheSpace):
         length = self._blocks_seen_from(sequence, num_tokens)
         if not self._rows:
             return None
-        twin = self._new(sequence.chain.copy(num_tokens // self.block_size), sequence.generation)
+        twin = self._new(sequence.chain.copy(num_tokens // self.block_size), trusted=sequence.trusted)
         for group in self.groups:
             first = sequence.first[group.index]
             group.skip(twin, first)
@@ -169,8 +172,8 @@ class KVCache(CacheSpace):
 
     def swap_in(self, swapped: SwappedSequence) -> Sequence:
         """Bring a sequence back to the device; `can_swap_in` must be true."""
-        sequence = self._new(swapped.chain, swapped.generation)
-        named = swapped.num_named if self._prefixes.trusts(swapped) else 0
+        sequence = self._new(swapped.chain, trusted=swapped.trusted)
+        named = swapped.num_named if swapped.trusted else 0
         self._swap_space.restore(swapped, sequence, named)
         sequence.num_named = sequence.num_promised = swapped.num_named
         sequence.capacity = swapped.length * self.block_size

@@ -7,7 +7,7 @@ from orcastream.engine.errors import IntegrityError
 from orcastream.engine.kv.continuations import Continuations
 from orcastream.engine.kv.digest import ContentChain
 from orcastream.engine.kv.group import GroupCache
-from orcastream.engine.kv.sequence import NO_BLOCK, Sequence, SwappedSequence
+from orcastream.engine.kv.sequence import NO_BLOCK, Sequence
 
 
 class PrefixCache:
@@ -29,8 +29,6 @@ class PrefixCache:
         self._named: dict[bytes, set[bytes]] = {}
         """By the root of their chains: all names in use, and some that are no longer in use."""
         self._num_named = 0
-        self._generations: dict[bytes, int] = {}
-        """By root: how many times its content was distrusted; sequences of an earlier generation name nothing."""
 
     def match(self, chain: ContentChain, num_tokens: int) -> int:
         """Return how many leading blocks of a sequence of `num_tokens` known tokens are cached.
@@ -108,7 +106,7 @@ class PrefixCache:
         """Name the full blocks of the first `num_computed` of `tokens`, so that they can be reused."""
         if not self.enabled or num_computed // self._block_size <= sequence.num_named:
             return
-        if not self.trusts(sequence):
+        if not sequence.trusted:
             return
         chain = sequence.chain
         chain.extend(tokens, num_computed, self._block_size)
@@ -126,7 +124,7 @@ class PrefixCache:
 
     def name_tail(self, sequence: Sequence, tokens: Items[int]) -> None:
         """Name the last block, which is not full, of a sequence that ends after computing `tokens`."""
-        if not self.enabled or not self.trusts(sequence):
+        if not self.enabled or not sequence.trusted:
             return
         index, rest = divmod(len(tokens), self._block_size)
         if not rest or index != sequence.num_named or index >= len(sequence):
@@ -155,14 +153,6 @@ class PrefixCache:
         else:
             del self._promised[digest]
 
-    def generation(self, chain: ContentChain) -> int:
-        """Return the current generation of the root of `chain`; a new sequence stores it for `trusts`."""
-        return self._generations.get(chain.root, 0)
-
-    def trusts(self, sequence: Sequence | SwappedSequence) -> bool:
-        """Whether nothing that its content may derive from was distrusted since it began."""
-        return sequence.generation == self.generation(sequence.chain)
-
     def distrust(self, root: bytes, sequences: Iterable[Sequence]) -> None:
         """Forget all content computed so far in chains of `root`; those of `sequences`, all open ones, that have this
         root name nothing from now on.
@@ -170,10 +160,10 @@ class PrefixCache:
         Whatever shared, copied or continued an untrusted block has the same root, so no tracking of individual blocks
         is needed, and other tenants keep their content.
         """
-        self._generations[root] = self._generations.get(root, 0) + 1
         for sequence in sequences:
             if sequence.chain.root == root:
                 self.promise_no_more(sequence, sequence.num_named)
+                sequence.trusted = False
         names = self._named.pop(root, set())
         self._num_named -= len(names)
         for digest in names:

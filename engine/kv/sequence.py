@@ -14,14 +14,14 @@ class Sequence:
     All groups have tables of equal length; a group with a window has released the blocks before `first`.
     `capacity` is how many tokens may be written without another call of `KVCache.grow`. Of the blocks named by
     `chain`, the pools know the first `num_named`; those up to `num_promised` are promised to waiting sequences. `row`
-    is its row in the block tables. Its content is not shared once the cache distrusts its `generation`.
+    is its row in the block tables. Its content is shared only while it is `trusted`.
     """
 
-    __slots__ = ("blocks", "capacity", "chain", "first", "generation", "num_named", "num_promised", "row")
+    __slots__ = ("blocks", "capacity", "chain", "first", "num_named", "num_promised", "row", "trusted")
 
-    def __init__(self, row: int, num_groups: int, chain: ContentChain, generation: int = 0) -> None:
+    def __init__(self, row: int, num_groups: int, chain: ContentChain) -> None:
         self.row = row
-        self.generation = generation
+        self.trusted = True
         self.blocks: list[list[int]] = [[] for _ in range(num_groups)]
         self.first = [0] * num_groups
         self.capacity = 0
@@ -38,16 +38,19 @@ class Sequence:
         return sum(len(blocks) - first for blocks, first in zip(self.blocks, self.first, strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SwappedSequence:
-    """A sequence in host memory: per group its first block inside the window, and the slots from there on."""
+    """A sequence in host memory: per group its first block inside the window, and the slots from there on.
+
+    `trusted` as in Sequence.
+    """
 
     length: int
     first: list[int]
     slots: list[list[int]]
     chain: ContentChain
     num_named: int
-    generation: int
+    trusted: bool
 
     @property
     def num_blocks(self) -> int:

@@ -25,7 +25,7 @@ class SwapSpace:
             [group.swap_out(sequence.blocks[group.index][sequence.first[group.index] :]) for group in self._groups],
             sequence.chain,
             sequence.num_named,
-            sequence.generation,
+            sequence.trusted,
         )
         self._swapped.add(swapped)
         return swapped
@@ -43,6 +43,12 @@ class SwapSpace:
         for group, slots in zip(self._groups, swapped.slots, strict=True):
             for slot in slots:
                 group.host.unpin(slot)
+
+    def distrust(self, root: bytes) -> None:
+        """Trust no sequence whose chain starts with `root`: what it names must not be reused."""
+        for swapped in self._swapped:
+            if swapped.chain.root == root:
+                swapped.trusted = False
 
     def pinned(self, index: int) -> list[int]:
         """Return the slots that sequences hold in group `index`."""

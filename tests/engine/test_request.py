@@ -10,7 +10,7 @@ from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.seed import derived_seed
 from orcastream.schemas.stopping import FinishReason
 
-KV = Sequence(0, 1, ContentChain("", ""), 0)
+KV = Sequence(0, 1, ContentChain("", ""))
 
 
 def make(**changes: object) -> Request:

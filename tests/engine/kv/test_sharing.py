@@ -223,6 +223,18 @@ def test_promises_end_with_the_sequence_that_made_them() -> None:
     assert not there.cache.awaits(other.chain, 5)
 
 
+def test_discarded_sequences_leave_nothing_behind() -> None:
+    there = world(host=4)
+
+    def sizes() -> dict[str, int]:
+        return {name: len(held) for name, held in vars(there.cache._prefixes).items() if isinstance(held, dict | set)}
+
+    before = sizes()
+    for tenant in "abcdefgh":
+        there.cache.discard(compute(there, begin(there, [1, 2, 3, 4, 5], tenant)).open)
+    assert sizes() == before
+
+
 def test_no_sequence_waits_for_blocks_distrusted_before_computation() -> None:
     there = world()
     spoilt, begun = begin(there, [1, 2, 3, 4, 5]), begin(there, [1, 2, 3, 4, 5])

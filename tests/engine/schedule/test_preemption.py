@@ -14,7 +14,7 @@ from tests.engine.schedule.pretended import request
 def running(blocks: int) -> Request:
     made = request(4)
     made.state, made.num_computed = RequestState.INCREMENT, 16 * blocks
-    made.kv = Sequence(0, 1, ContentChain("", ""), 0)
+    made.kv = Sequence(0, 1, ContentChain("", ""))
     made.kv.blocks = [list(range(blocks))]
     return made
 
