@@ -185,7 +185,7 @@ class Executor:
         banned = self._banned(request)
         position = len(request.tokens) - len(request.prompt_ids)
         if request.changes is not None:
-            request.changes.see(request.tokens[len(request.prompt_ids) :])
+            request.changes.see(request.output_ids)
         ids = tuple(sorted(banned)) if banned else ()
         mask = masks.rows.get(request)
         return SamplingRow(request.sampling, request.seed or 0, position, ids, request.changes, mask)

@@ -98,3 +98,22 @@ def test_preemption_changes_nothing(make_model: MakeModel, make_engine: MakeEngi
         name: tokens(events) for name, events in roomy.items()
     }
     assert narrow.stats().preemptions > 0
+
+
+class Counted(list[int]):
+    """A list that counts the items copied by slices of it."""
+
+    copied = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.copied += len(found) if isinstance(index, slice) else 0
+        return found
+
+
+def test_a_token_costs_the_same_however_long_the_output_is(make_engine: MakeEngine) -> None:
+    engine, one = make_engine(), request("a", (1, 2, 3), max_tokens=100, presence_penalty=1.0)
+    one.tokens, one.output_ids = Counted(one.tokens), Counted()
+    run(engine, one)
+    assert one.num_outputs == 100
+    assert one.tokens.copied + one.output_ids.copied < 500
