@@ -79,8 +79,9 @@ class KVCache(CacheSpace):
         If the `computed` tokens are given, so can the last block, even if it is not full.
         """
         self._prefixes.name_tail(sequence, computed)
-        self._truncate(sequence, 0)
-        self._prefixes.promise_no_more(sequence, sequence.num_named)
+        for group in self.groups:
+            group.clear(sequence)
+        self._prefixes.promise_no_more(sequence)
         del self._sequences[sequence.row]
         self._rows.append(sequence.row)
 
@@ -118,20 +119,6 @@ class KVCache(CacheSpace):
         sequence.capacity = twin.capacity = 0  # the next to write must call `grow`
         return twin
 
-    def truncate(self, sequence: Sequence, num_tokens: int) -> None:
-        """Keep only the first `num_tokens` tokens, as a verifier of drafts does to drop rejected ones.
-
-        Raises IntegrityError if a dropped block has been named, or if the next query can see a released block.
-        """
-        length = self._blocks_seen_from(sequence, num_tokens)
-        full = num_tokens // self.block_size
-        if full < sequence.num_named:
-            raise IntegrityError(f"{num_tokens} tokens are fewer than {sequence.num_named} named blocks hold")
-        self._truncate(sequence, length)
-        self._prefixes.promise_no_more(sequence, full)
-        sequence.chain.cut(full)
-        sequence.capacity = min(sequence.capacity, num_tokens)  # the last block may be shared: `grow` looks
-
     def _blocks_seen_from(self, sequence: Sequence, num_tokens: int) -> int:
         """Return the number of blocks of the first `num_tokens` tokens.
 
@@ -143,10 +130,6 @@ class KVCache(CacheSpace):
         if any(sequence.first[group.index] > group.first_visible(num_tokens) for group in self.groups):
             raise IntegrityError(f"blocks that token {num_tokens} can see were given back")
         return length
-
-    def _truncate(self, sequence: Sequence, length: int) -> None:
-        for group in self.groups:
-            group.truncate(sequence, length)
 
     # -- host memory --------------------------------------------------------------------------------------------
 

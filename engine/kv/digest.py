@@ -46,10 +46,6 @@ class ContentChain:
         """Return a name for block `index` when it holds only `tokens`, fewer than a full block."""
         return sha256(self.before(index) + np.asarray(tokens, dtype="<u4").tobytes()).digest()
 
-    def cut(self, num_blocks: int) -> None:
-        """Forget the digests from block `num_blocks` on: other tokens may follow there."""
-        del self.digests[num_blocks:]
-
     def copy(self, num_blocks: int) -> "ContentChain":
         """Return a copy of the first `num_blocks` that grows independently."""
         twin = object.__new__(ContentChain)

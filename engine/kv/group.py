@@ -109,15 +109,15 @@ class GroupCache:
         sequence.blocks[self.index][index] = block
         self.tables.array[sequence.row, index] = block
 
-    def truncate(self, sequence: Sequence, length: int) -> None:
-        """Drop all blocks of the table from number `length` on, last first, so that the last is evicted first."""
+    def clear(self, sequence: Sequence) -> None:
+        """Drop all blocks of the table, last first, so that the last is evicted first."""
         blocks, row = sequence.blocks[self.index], self.tables.array[sequence.row]
-        row[length : len(blocks)] = 0
-        while len(blocks) > length:
+        row[: len(blocks)] = 0
+        while blocks:
             block = blocks.pop()
             if block != NO_BLOCK:
                 self.pool.drop(block)
-        sequence.first[self.index] = min(sequence.first[self.index], length)
+        sequence.first[self.index] = 0
 
     def reuse(self, sequence: Sequence, digests: Digests) -> bool:
         """Append blocks with these contents, which must exist. Return False, and change nothing, if blocks are lacking.

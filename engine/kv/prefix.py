@@ -82,7 +82,7 @@ class PrefixCache:
             group.skip(sequence, first)
             if not group.reuse(sequence, sequence.chain.digests[first:length]):
                 for each in self._groups:
-                    each.truncate(sequence, 0)
+                    each.clear(sequence)
                 return 0
         return length
 
@@ -140,11 +140,11 @@ class PrefixCache:
         """Return the slice of the tokens of block `index`."""
         return slice(index * self._block_size, (index + 1) * self._block_size)
 
-    def promise_no_more(self, sequence: Sequence, first: int) -> None:
-        """Withdraw the promises of `sequence` from block `first` on, so that no other waits for them."""
-        for digest in sequence.chain.digests[max(first, sequence.num_named) : sequence.num_promised]:
+    def promise_no_more(self, sequence: Sequence) -> None:
+        """Withdraw the promises of `sequence`, so that no other waits for them."""
+        for digest in sequence.chain.digests[sequence.num_named : sequence.num_promised]:
             self._unpromise(digest)
-        sequence.num_promised = min(sequence.num_promised, max(first, sequence.num_named))
+        sequence.num_promised = sequence.num_named
 
     def _unpromise(self, digest: bytes) -> None:
         left = self._promised[digest] - 1
@@ -162,7 +162,7 @@ class PrefixCache:
         """
         for sequence in sequences:
             if sequence.chain.root == root:
-                self.promise_no_more(sequence, sequence.num_named)
+                self.promise_no_more(sequence)
                 sequence.trusted = False
         names = self._named.pop(root, set())
         self._num_named -= len(names)

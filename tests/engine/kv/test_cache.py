@@ -118,18 +118,6 @@ class CacheMachine(RuleBasedStateMachine):
             if count and self.advance(live, count) and named:
                 self.cache.computed(live.open, live.tokens, live.computed)
 
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def truncate(self, data: st.DataObject) -> None:
-        live = data.draw(st.sampled_from(self.live))
-        length = data.draw(st.integers(max(0, live.computed - 3), live.computed))
-        if length < live.open.num_named * BLOCK_SIZE or self.sees_too_little(live, length):
-            with pytest.raises(IntegrityError, match=r"named blocks|were given back"):
-                self.cache.truncate(live.open, length)
-            return
-        self.cache.truncate(live.open, length)
-        del live.contents[length:], live.tokens[length:]
-
     def sees_too_little(self, live: Live, length: int) -> bool:
         return any(live.open.first[group.index] > group.first_visible(length) for group in self.cache.groups)
 

@@ -41,13 +41,11 @@ def test_tenants_salts_and_adapters_never_share(own: tuple[str, str, bytes], oth
     assert (digests([1, 2, 3, 4], *own) == digests([1, 2, 3, 4], *other)) == (own == other)
 
 
-def test_a_copy_grows_independently_and_a_truncated_chain_takes_other_tokens() -> None:
+def test_a_copy_grows_independently() -> None:
     chain = ContentChain("", "")
     chain.extend(list(range(12)), 12, 4)
     twin = chain.copy(2)
     assert twin.digests == chain.digests[:2]
     twin.extend([*range(8), 0, 0, 0, 0], 12, 4)
     assert twin.digests[2] != chain.digests[2]
-    chain.cut(2)
-    chain.extend([*range(8), 0, 0, 0, 0], 12, 4)
-    assert chain.digests == twin.digests
+    assert len(chain.digests) == 3

@@ -81,42 +81,13 @@ def test_a_named_block_loses_its_name_when_its_last_holder_writes_into_it() -> N
     assert again.computed == 2
 
 
-def test_tokens_taken_back_from_a_shared_block_are_rewritten_in_a_copy() -> None:
-    there = world()
-    one = compute(there, begin(there, [1, 2, 3, 4]), named=False)
-    two = fork(there, one, 4, [5])
-    one.tokens.append(5)
-    compute(there, one, named=False)
-    there.cache.truncate(one.open, 3)
-    del one.tokens[3:], one.contents[3:]
-    one.tokens += [7]
-    compute(there, one)
-    there.check(two)
-
-
-def test_other_tokens_after_a_truncation_get_other_names() -> None:
-    there = world()
-    one = begin(there, [1, 2, 3, 4, 5])
-    compute(there, one, named=False)
-    there.cache.truncate(one.open, 2)
-    del one.tokens[2:], one.contents[2:]
-    one.tokens += [8, 8, 8]
-    compute(there, one)
-    assert begin(there, [1, 2, 3, 4, 5]).computed == 2
-    there.check(begin(there, [1, 2, 8, 8, 8]))
-
-
-def test_named_tokens_and_tokens_that_left_a_window_cannot_be_taken_back() -> None:
+def test_tokens_that_left_a_window_cannot_be_forked() -> None:
     there = world((None, 3))
     one = compute(there, begin(there, [1, 2, 3, 4, 5, 6]), named=False)
     one.tokens += [7, 8]
     compute(there, one, named=False)
-    for call in (there.cache.truncate, there.cache.fork):
-        with pytest.raises(IntegrityError, match="were given back"):
-            call(one.open, 3)
-    there.cache.computed(one.open, one.tokens, 8)
-    with pytest.raises(IntegrityError, match="named"):
-        there.cache.truncate(one.open, 7)
+    with pytest.raises(IntegrityError, match="were given back"):
+        there.cache.fork(one.open, 3)
 
 
 def test_copies_shares_and_successors_of_a_discarded_sequence_are_never_reused() -> None:
@@ -216,7 +187,7 @@ def test_a_swapped_sequence_shares_remaining_blocks_again() -> None:
 def test_promises_end_with_the_sequence_that_made_them() -> None:
     there = world()
     begun, other = begin(there, [1, 2, 3, 4, 5]), begin(there, [1, 2, 3, 4, 5])
-    there.cache.truncate(begun.open, 0)
+    there.cache.close(begun.open)
     there.cache.check_integrity()
     assert there.cache.awaits(other.chain, 5)
     there.cache.close(other.open)
