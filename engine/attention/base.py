@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.extensions import add_extension
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
 
@@ -97,8 +98,8 @@ def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBack
     """Class decorator: register a backend under `name`, its value of EngineConfig.attention_backend."""
 
     def decorate(backend: type[AttentionBackend]) -> type[AttentionBackend]:
+        add_extension(BACKENDS, name, backend)
         backend.name = name
-        BACKENDS[name] = backend
         return backend
 
     return decorate

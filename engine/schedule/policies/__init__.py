@@ -5,14 +5,13 @@ as an entry point of the group `orcastream.policies`.
 """
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from pkgutil import iter_modules
 
+from orcastream.engine.extensions import load_extensions
 from orcastream.engine.schedule.policies.base import POLICIES, Policy, PolicyTools, register
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
-for _entry_point in entry_points(group="orcastream.policies"):
-    _entry_point.load()
+load_extensions("orcastream.policies")
 
 __all__ = ["POLICIES", "Policy", "PolicyTools", "register"]

@@ -1,0 +1,32 @@
+"""Policies and backends by name, and those that other installed packages declare as entry points."""
+
+import logging
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from orcastream.engine.errors import one_line
+
+_log = logging.getLogger(__name__)
+
+E = TypeVar("E")
+
+
+def add_extension(registry: dict[str, type[E]], name: str, extension: type[E]) -> None:
+    """Enter a class into `registry` under `name`. Raises ValueError if a class of another module has that name."""
+    known = registry.get(name, extension)
+    if known.__module__ != extension.__module__:
+        raise ValueError(f"{name!r} is the name of {known.__module__}.{known.__qualname__}: choose another name")
+    registry[name] = extension
+
+
+def load_extensions(group: str) -> None:
+    """Import the modules that installed packages declare as entry points of `group`: they register their classes.
+
+    One that cannot be imported is logged: a broken package must not stop a worker that does not use it.
+    """
+    for entry in entry_points(group=group):
+        try:
+            import_module(entry.module)
+        except Exception as error:
+            _log.warning("%s: %s is left out: %s: %s", group, entry.name, type(error).__name__, one_line(error))
