@@ -1,12 +1,13 @@
 """The stores of API keys, a file and Redis: read all keys, add one, remove one."""
 
 import asyncio
+import fcntl
 import json
 import os
 import stat
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +32,10 @@ class Kept(Protocol):
 
 
 class KeptInFile:
-    """Keys in a file, which is replaced as a whole; a new file is private to its owner, an old one keeps its mode."""
+    """Keys in a file, which is replaced as a whole, by one process at a time.
+
+    A new file is private to its owner. An old one keeps its mode, and its owner if this user may give files away.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,15 +51,24 @@ class KeptInFile:
 
     async def add(self, hashed: str, grant: Grant) -> None:
         """See Kept."""
-        grants = {**await self.read(), hashed: grant}
-        with _named(self._place):
-            self._write(grants)
+        with _named(self._place), self._alone():
+            self._write({**await self.read(), hashed: grant})
 
     async def remove(self, hashed: str) -> None:
         """See Kept."""
-        grants = {name: grant for name, grant in (await self.read()).items() if name != hashed}
-        with _named(self._place):
-            self._write(grants)
+        with _named(self._place), self._alone():
+            self._write({name: grant for name, grant in (await self.read()).items() if name != hashed})
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from changing the file meanwhile, by a lock on its folder: the file is replaced."""
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # some network file systems have no such locks
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _write(self, grants: Grants) -> None:
         plain = {hashed: json.loads(grant_text(grant)) for hashed, grant in grants.items()}
@@ -67,7 +80,11 @@ class KeptInFile:
                 file.flush()
                 os.fsync(file.fileno())
             if self._path.exists():
-                Path(file.name).chmod(stat.S_IMODE(self._path.stat().st_mode))
+                old = self._path.stat()
+                for owner in ((old.st_uid, -1), (-1, old.st_gid)):
+                    with suppress(PermissionError):
+                        os.chown(file.name, *owner)
+                Path(file.name).chmod(stat.S_IMODE(old.st_mode))
             Path(file.name).replace(self._path)
         except BaseException:
             Path(file.name).unlink()

@@ -1,15 +1,19 @@
 """`orcastream keys`: creates keys once, stores hashes, revokes keys; in a file and in Redis."""
 
+import asyncio
 import json
+import os
 import resource
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from orcastream.cli.keys.kept import KeptInFile
 from orcastream.cli.main import main
-from orcastream.gateway.admission.api_key import digest, read_grants
+from orcastream.gateway.admission.api_key import Grant, digest, read_grants
 from tests.redis_server import RedisServer
 
 Run = Callable[..., str]
@@ -82,6 +86,28 @@ def test_a_file_of_keys_is_replaced_and_keeps_its_mode(tmp_path: Path, capsys: p
     assert main(new) == 1
     assert path.read_text() == "junk"
     assert [entry.name for entry in tmp_path.iterdir()] == ["keys.json"]
+
+
+def test_keys_created_at_the_same_time_are_all_stored(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    keys = {digest(f"key {number}") for number in range(16)}
+
+    def add(hashed: str) -> None:
+        asyncio.run(KeptInFile(path).add(hashed, Grant(tenant="alpha")))
+
+    with ThreadPoolExecutor(len(keys)) as threads:
+        list(threads.map(add, keys))
+    assert set(read_grants(path.read_bytes())) == keys
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_of_keys_keeps_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    new = ["keys", "new", "--tenant", "alpha", "--api-keys-file", str(path)]
+    assert main(new) == 0
+    os.chown(path, 10001, 10002)
+    assert main(new) == 0
+    assert (path.stat().st_uid, path.stat().st_gid, path.stat().st_mode & 0o777) == (10001, 10002, 0o600)
 
 
 def test_a_gateway_does_not_start_without_its_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
