@@ -20,6 +20,7 @@ _LONGEST_VALUE = 80
 _WRONG_INSIDE = ("string_type", "dict_type", "list_type", "tuple_type")
 """Pydantic's error types for JSON of the wrong form for the field."""
 _IN_FIELD = re.compile(r'for (?:field )?"?(\w+)"?')
+_SWITCH_WITH_VALUE = re.compile(r"argument --([\w-]+)/--no-\1: ignored explicit argument '(.*)'$")
 
 
 class UnusableSettings(UserError):
@@ -102,6 +103,11 @@ def _shown(value: object) -> str:
 def _unreadable(kind: type[BaseSettings], error: SettingsError) -> str:
     if (match := _IN_FIELD.search(str(error))) and match[1] in kind.model_fields:
         return f"{_names(kind, match[1])}: got invalid JSON, allowed: {_json_form(kind.model_fields[match[1]])}"
+    if match := _SWITCH_WITH_VALUE.search(str(error)):
+        name, value = match.groups()
+        return (
+            f"{_names(kind, name.replace('-', '_'))}: got {value!r}, allowed: --{name} or --no-{name}, without a value"
+        )
     return str(error).removeprefix("error parsing CLI: ")
 
 

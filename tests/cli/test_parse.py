@@ -89,6 +89,11 @@ def test_flags_are_kebab_case_and_switches_need_no_value() -> None:
             "integer",
         ),
         (("--name", "X1"), "name (--name, ORCASTREAM_NAME): got 'X1', allowed: small letters"),
+        (
+            ("--anchored=false",),
+            "anchored (--anchored, ORCASTREAM_ANCHORED): got 'false', allowed: --anchored or --no-anchored, "
+            "without a value",
+        ),
         (("--nope", "1"), "unrecognized arguments: --nope 1"),
         (("--oars",), "argument --oars: expected one argument"),
     ],
