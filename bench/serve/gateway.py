@@ -15,7 +15,10 @@ class GatewayUnavailable(UserError):
 
 
 async def served_model(url: str, *, api_key: str | None = None, patience_s: float = 60.0) -> str:
-    """Return the gateway's model name once it is ready. Raises GatewayUnavailable after `patience_s`."""
+    """Return the gateway's model name once it is ready. Raises GatewayUnavailable after `patience_s`.
+
+    An unusable URL is refused at once.
+    """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     give_up = time.monotonic() + patience_s
     async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:
@@ -26,7 +29,10 @@ async def served_model(url: str, *, api_key: str | None = None, patience_s: floa
                 if models.is_success:
                     return str(models.json()["data"][0]["id"])
                 said = f"{models.status_code} {models.text}"
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:  # no patience helps
+                allowed = f"an http:// or https:// URL ({error})"
+                raise GatewayUnavailable(f"gateway: got {url!r}, allowed: {allowed}") from None
+            except httpx.HTTPError as error:
                 said = str(error) or type(error).__name__
             if time.monotonic() >= give_up:
                 raise GatewayUnavailable(f"gateway: {url} is not ready: {said}")
