@@ -87,7 +87,8 @@ def attend_block(
 
 @triton.jit
 def add_sink(mixed, total, best, sink):
-    """Add, per row, a token without a value whose score is `sink`, times log2(e)."""
+    """Add, per row, a token without a value whose score is `sink`."""
+    sink = sink.to(tl.float32) * 1.4426950408889634  # log2(e), as all scores
     higher = tl.maximum(best, sink)
     shrunk = tl.exp2(best - higher)
     return mixed * shrunk[:, None], total * shrunk + tl.exp2(sink - higher), higher

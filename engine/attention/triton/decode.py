@@ -201,7 +201,7 @@ def merge_kernel(
         total = total * shrunk + tl.sum(weights, axis=0)
         best = higher
     if SINKS:
-        sums, total, best = add_sink(sums, total, best, tl.load(sinks + head).to(tl.float32) * 1.4426950408889634)
+        sums, total, best = add_sink(sums, total, best, tl.load(sinks + head))
     result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
     places = (span * num_heads + head) * VALUE_SIZE + columns
     tl.store(output + places[None, :], to_format(result, FORMAT), mask=(columns < VALUE_SIZE)[None, :])

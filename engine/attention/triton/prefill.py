@@ -212,8 +212,7 @@ def prefill_kernel(
             FACTORS,
         )
     if SINKS:
-        sink = tl.load(sinks + heads).to(tl.float32) * 1.4426950408889634
-        sums, total, best = add_sink(sums, total, best, sink)
+        sums, total, best = add_sink(sums, total, best, tl.load(sinks + heads))
     value_columns = tl.arange(0, BLOCK_V)
     places = (stream * (tl.num_programs(1) * HEADS) + heads) * VALUE_SIZE
     tl.store(
