@@ -1,7 +1,8 @@
 """Compiles the Triton kernels for a GPU that need not be present, and prints their resource usage; run as a script.
 
-`python -m tests.engine.attention.compile_kernels` prints one JSON object per kernel: shared memory, registers, and
-bytes of spilled registers.
+`python -m tests.engine.attention.compile_kernels 128 bf16 ""` takes head sizes, formats of queries and 8-bit formats of
+the cache, each separated by commas. It prints one JSON object per kernel: shared memory, registers, and bytes of
+spilled registers.
 """
 
 import json
