@@ -36,13 +36,18 @@ class RequestTelemetry:
         self._span = trace.get_current_span()
         self._waiting_since = time.monotonic() if timed else None
         self._priority_class: str | None = None
-        self._has_ended = False
+        self._input_tokens = 0
+        self._terminal: Terminal | None = None
         self._worker: str | None = None
+        self._prompts = [self]
+        """Those of all prompts of the HTTP request: the span states their sums, and the id of the first."""
 
     def another(self) -> "RequestTelemetry":
         """Return the telemetry of another prompt in the same HTTP request; its client has waited equally long."""
         other = RequestTelemetry()
         other._waiting_since = self._waiting_since
+        other._prompts = self._prompts
+        self._prompts.append(other)
         return other
 
     def asked(self, request: GenerationRequest, model: str, metrics: ModelMetrics) -> None:
@@ -50,15 +55,17 @@ class RequestTelemetry:
         payload = request.payload
         self._metrics = metrics
         self._priority_class = request.priority_class
-        self._set(
-            {
-                **_of_request(request.id, model, payload.tenant),
-                Attribute.REQUEST_CLASS: request.priority_class,
-                Attribute.MAX_TOKENS: payload.max_tokens,
-                Attribute.CHOICES: payload.n,
-                Attribute.INPUT_TOKENS: len(payload.prompt),
-            }
-        )
+        self._input_tokens = len(payload.prompt)
+        if self is self._prompts[0]:
+            self._set(
+                {
+                    **_of_request(request.id, model, payload.tenant),
+                    Attribute.REQUEST_CLASS: request.priority_class,
+                    Attribute.MAX_TOKENS: payload.max_tokens,
+                    Attribute.CHOICES: payload.n,
+                }
+            )
+        self._set({Attribute.INPUT_TOKENS: sum(one._input_tokens for one in self._prompts)})
 
     def resumed(
         self, request_id: str, model: str, tenant: str, priority_class: str | None, metrics: ModelMetrics
@@ -76,7 +83,7 @@ class RequestTelemetry:
             self._metrics.first_token(time.monotonic() - self._waiting_since)
             self._waiting_since = None
         if update.terminal is not None:
-            self._has_ended = True
+            self._terminal = update.terminal
             self._ended(update.terminal)
 
     def _begun(self, update: Update, started: Started) -> None:
@@ -104,7 +111,7 @@ class RequestTelemetry:
 
     def broke_off(self, error: ApiError) -> None:
         """Record the error that ends an accepted request for its client: its own end, or a failure of the gateway."""
-        if not self._has_ended and self._priority_class is not None and self._metrics is not None:
+        if self._terminal is None and self._priority_class is not None and self._metrics is not None:
             self._metrics.broken_off(self._priority_class, error.code or str(error.status))
         self.failed(error)
 
@@ -116,14 +123,15 @@ class RequestTelemetry:
         self._span.add_event(SpanEvent.CLIENT_LEFT)
 
     def _ended(self, terminal: Terminal) -> None:
-        usage = terminal.usage
-        reasons = [str(ending.finish_reason) for ending in terminal.endings if ending.finish_reason is not None]
+        self._input_tokens = terminal.usage.prompt_tokens
+        ended = [one._terminal for one in self._prompts if one._terminal is not None]
+        reasons = [ending.finish_reason for one in ended for ending in one.endings]
         self._set(
             {
-                Attribute.FINISH_REASONS: reasons,
-                Attribute.INPUT_TOKENS: usage.prompt_tokens,
-                Attribute.OUTPUT_TOKENS: usage.completion_tokens,
-                Attribute.CACHED_TOKENS: usage.cached_tokens,
+                Attribute.FINISH_REASONS: [str(reason) for reason in reasons if reason is not None],
+                Attribute.INPUT_TOKENS: sum(one._input_tokens for one in self._prompts),
+                Attribute.OUTPUT_TOKENS: sum(one.usage.completion_tokens for one in ended),
+                Attribute.CACHED_TOKENS: sum(one.usage.cached_tokens for one in ended),
             }
         )
 

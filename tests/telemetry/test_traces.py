@@ -123,6 +123,31 @@ def test_a_request_over_http_is_one_trace_from_the_client_to_the_last_write(site
     assert [event.name for event in phases[Span.DECODE].events] == [SpanEvent.FIRST_TOKEN]
 
 
+def test_a_server_span_of_several_prompts_has_the_sums_and_the_id_of_the_answer(site: ObservedSite) -> None:
+    site.ensure_workers(1)
+    trace_id = secrets.token_hex(16)
+    body = {
+        "model": MODEL,
+        "prompt": [LONG_COUNT[0], "2 + 2 is"],
+        "max_tokens": 5,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    headers = {"traceparent": f"00-{trace_id}-{CLIENT_SPAN}-01"}
+    answer = httpx.post(f"{site.gateway.url}/v1/completions", json=body, headers=headers, timeout=PATIENCE_S).json()
+    [server] = site.receiver.wait_for(
+        lambda receiver: [one for one in receiver.named("POST") if one.trace_id == trace_id]
+    )
+    told = {
+        Attribute.RESPONSE_ID: answer["id"],
+        Attribute.CHOICES: 1,
+        Attribute.FINISH_REASONS: ["length", "length"],
+        Attribute.INPUT_TOKENS: answer["usage"]["prompt_tokens"],
+        Attribute.OUTPUT_TOKENS: 10,
+    }
+    assert {name: server.attributes.get(name) for name in told} == told
+
+
 def test_a_direct_producers_span_is_the_parent(site: ObservedSite) -> None:
     site.ensure_workers(1)
     request_id = post(site, HEADERS["traceparent"], max_tokens=3)
