@@ -267,6 +267,22 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         ({"apiKeys": {"enabled": True}, "config": {"ORCASTREAM_API_KEYS_FILE": "/k"}}, "API_KEYS_FILE: leave it out"),
         (merged(CACHE, {"model": {"path": "/models/x"}}), "model.path: modelCache loads"),
         ({"redis": {"url": "redis://r:6379?db=3"}}, "redis.url: name the database in the path"),
+        (
+            merged(GATEWAY_HPA, {"gateway": {"autoscaling": {"minReplicas": 4, "maxReplicas": 3}}}),
+            "gateway.autoscaling.minReplicas: 4 is more than maxReplicas, 3",
+        ),
+        (
+            merged(KEDA, {"worker": {"autoscaling": {"minReplicas": 9}}}),
+            "worker.autoscaling.minReplicas: 9 is more than maxReplicas, 8",
+        ),
+        (
+            merged(HPA, {"worker": {"autoscaling": {"maxReplicas": 1}}}),
+            "worker.autoscaling.minReplicas: 2 is more than maxReplicas, 1",
+        ),
+        (
+            merged(HPA, {"worker": {"autoscaling": {"minReplicas": 0}}}),
+            "worker.autoscaling.minReplicas: hpa does not scale to zero",
+        ),
     ],
 )
 def test_unknown_values_are_refused(wrong: dict[str, Any], told: str) -> None:
