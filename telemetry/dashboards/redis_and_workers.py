@@ -41,11 +41,12 @@ _REDIS: Final = Row(
         ),
         Panel(
             "Commands per output token",
-            "Cost of a token for Redis. It falls as batches grow, because one write serves a whole iteration.",
+            "Cost of a token for Redis. It falls as batches grow, because one write serves a whole iteration. Empty "
+            "while no token is sampled.",
             "short",
             (
                 Line(
-                    f"{total(rate(_COMMANDS, PROCESS))} / {total(rate('orcastream_tokens_total', _TOKENS_OUT))}",
+                    f"{total(rate(_COMMANDS, PROCESS))} / ({total(rate('orcastream_tokens_total', _TOKENS_OUT))} > 0)",
                     "commands",
                 ),
             ),

@@ -96,3 +96,16 @@ def test_errors_are_those_of_all_classes(chosen: str, tmp_path: Path) -> None:
         "exp_samples": [{"labels": "{}", "value": 0.25}],
     }
     evaluate(series, [errors], SCRAPED, tmp_path)
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [("0+10x40", 0.5), ("100x40", None)], ids=["busy", "idle"])
+def test_commands_per_token_have_no_infinite_value(tokens: str, expected: float | None, tmp_path: Path) -> None:
+    """An idle worker sends commands, and no token: their quotient would spoil the legend's mean and maximum."""
+    process = 'job="w", instance="w1"'
+    series = {
+        f"orcastream_redis_commands_total{{{process}}}": "0+5x40",
+        f'orcastream_tokens_total{{{process}, gen_ai_request_model="m", gen_ai_token_type="output"}}': tokens,
+    }
+    shown = [] if expected is None else [{"labels": "{}", "value": expected}]
+    query = expression(REDIS_AND_WORKERS, "Commands per output token", SCRAPED)
+    evaluate(series, [{"expr": query, "eval_time": "300s", "exp_samples": shown}], SCRAPED, tmp_path)
