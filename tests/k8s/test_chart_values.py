@@ -189,6 +189,17 @@ def test_scaling_down_waits_for_the_chosen_drain() -> None:
         assert find(documents, "Deployment", "orcastream-worker")["spec"]["progressDeadlineSeconds"] == 940
 
 
+def test_no_autoscaler_gets_a_longer_period_than_kubernetes_accepts() -> None:
+    longest = {"worker": {"drainGraceSeconds": 3600}, "gateway": {"shutdownGraceSeconds": 3600}}
+    documents = rendered(merged(merged(HPA, GATEWAY_HPA), longest))
+    for role, grace_s in (("worker", 3670), ("gateway", 3625)):
+        pods = at(documents, f"Deployment/orcastream-{role}/spec/template/spec/terminationGracePeriodSeconds")
+        scaler = f"HorizontalPodAutoscaler/orcastream-{role}/spec/behavior/scaleDown/policies/0/periodSeconds"
+        assert (pods, at(documents, scaler)) == (grace_s, 1800)
+    scaled = at(rendered(merged(KEDA, longest)), f"{SCALED}/advanced/horizontalPodAutoscalerConfig/behavior")
+    assert scaled["scaleDown"]["policies"][0]["periodSeconds"] == 1800
+
+
 def test_a_stopped_gateway_has_the_chosen_time() -> None:
     documents = rendered(merged(GATEWAY_HPA, {"gateway": {"shutdownGraceSeconds": 600}}))
     assert find(documents, "ConfigMap", "orcastream-gateway")["data"]["ORCASTREAM_SHUTDOWN_GRACE_S"] == "600"
@@ -252,6 +263,7 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         ({"worker": {"config": {"ORCASTREAM_DRAIN_GRACE_S": "9"}}}, "set worker.drainGraceSeconds instead"),
         ({"config": {"ORCASTREAM_SERVED_MODEL_NAME": "m"}}, "set model.servedName instead"),
         ({"model": {"servedName": ""}}, "servedName"),
+        ({"worker": {"drainGraceSeconds": 3601}}, "drainGraceSeconds"),
         ({"modelCache": {"revision": "main"}}, "revision"),
         ({"redis": {"url": "redis://:password@r:6379"}}, "url"),
         ({"gpu": {"enabled": True}, "worker": {"resources": {"limits": {"cpu": "4"}}}}, "worker.resources: .* no GPU"),

@@ -1,5 +1,6 @@
 """Grace periods, probes and settings are related as k8s/README.md says."""
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -137,3 +138,15 @@ def test_the_readme_has_the_sums(site: Site) -> None:
     parts = (site.worker.drain_grace_s, site.worker.stall_timeout_s, MARGIN_S)
     assert f"{' + '.join(f'{part:g}' for part in parts)} = {grace_s:g} s" in page
     assert f"{probe_s(container(site.documents, WORKER)['startupProbe'])} s" in page
+
+
+def test_the_chart_accepts_the_times_that_the_settings_accept() -> None:
+    schema = json.loads((K8S / "chart/values.schema.json").read_text(encoding="utf-8"))["properties"]
+    for role, value, kind, setting in (
+        ("gateway", "shutdownGraceSeconds", GatewaySettings, "shutdown_grace_s"),
+        ("worker", "drainGraceSeconds", WorkerSettings, "drain_grace_s"),
+        ("worker", "stallTimeoutSeconds", WorkerSettings, "stall_timeout_s"),
+    ):
+        bounds = kind.model_json_schema()["properties"][setting]
+        chosen = schema[role]["properties"][value]
+        assert (chosen["minimum"], chosen["maximum"]) == (bounds["minimum"], bounds["maximum"])

@@ -146,24 +146,27 @@ def _scaling() -> tuple[Rule, ...]:
     return (
         Rule("ScaledObject/*/streamLength", _quoted(target)),
         Rule("ScaledObject/*/scalingModifiers/target", _quoted(target)),
-        Rule("ScaledObject/*/scaleDown/policies/0/periodSeconds", _text(_GRACE)),
+        Rule("ScaledObject/*/scaleDown/policies/0/periodSeconds", _text(_PACE)),
         Rule("ScaledObject/*/minReplicaCount", _value(least, "{{ .Values.%s | default 0 }}")),
         Rule("ScaledObject/*/maxReplicaCount", _value(most)),
         Rule("ScaledObject/*/fallback/replicas", _value(most, "{{ min 2 .Values.%s }}")),
         Rule(f"{worker}/*/averageValue", _quoted(target)),
-        Rule(f"{worker}/*/scaleDown/policies/0/periodSeconds", _text(_GRACE)),
+        Rule(f"{worker}/*/scaleDown/policies/0/periodSeconds", _text(_PACE)),
         Rule(f"{worker}/spec/minReplicas", _value(least, "{{ .Values.%s | default 2 }}")),
         Rule(f"{worker}/spec/maxReplicas", _value(most)),
         Rule(f"{gateway}/spec/minReplicas", _value("gateway.autoscaling.minReplicas")),
         Rule(f"{gateway}/spec/maxReplicas", _value("gateway.autoscaling.maxReplicas")),
         Rule(f"{gateway}/*/averageValue", _quoted("gateway.autoscaling.cpu")),
-        Rule(f"{gateway}/*/scaleDown/policies/0/periodSeconds", _text(_GATEWAY_GRACE)),
+        Rule(f"{gateway}/*/scaleDown/policies/0/periodSeconds", _text(_GATEWAY_PACE)),
         Rule("ScaledObject/*/databaseIndex", _text(_DATABASE)),
     )
 
 
 _GRACE: Final = '{{ include "orcastream.workerGraceSeconds" . }}'
 _GATEWAY_GRACE: Final = '{{ include "orcastream.gatewayGraceSeconds" . }}'
+_PACE: Final = '{{ min 1800 (include "orcastream.workerGraceSeconds" .) }}'
+"""Autoscalers accept no longer period."""
+_GATEWAY_PACE: Final = '{{ min 1800 (include "orcastream.gatewayGraceSeconds" .) }}'
 _DATABASE: Final = (
     '{{ (urlParse .Values.redis.url).path | trimPrefix "/" | default (toString .Values.redis.database) | quote }}'
 )

@@ -11,6 +11,8 @@ from tests.k8s.kustomization import K8S, Document, find, load, read
 
 _NAME: Final = {"minLength": 1}
 _COUNT: Final = {"minimum": 1}
+_LONGEST: Final = {"maximum": 3600}
+"""The longest time that the processes' settings accept, in seconds."""
 _PORT: Final = {"type": "integer", "minimum": 1, "maximum": 65535}
 _URL: Final = {"pattern": "^$|^rediss?://[^@]*$"}
 _SETTINGS: Final = {"additionalProperties": {"type": "string"}}
@@ -111,7 +113,7 @@ def _gateway() -> list[Value]:
             "gateway.shutdownGraceSeconds",
             20,
             "How long open streams of a stopping gateway may continue; the pod's grace period is 25 s longer",
-            {"minimum": 0},
+            {"minimum": 0, **_LONGEST},
         ),
         Value("gateway.autoscaling.enabled", False, "Scale gateways by CPU; needs metrics-server"),
         Value("gateway.autoscaling.minReplicas", 2, "Minimum number of gateways", _COUNT),
@@ -123,13 +125,16 @@ def _gateway() -> list[Value]:
 def _worker() -> list[Value]:
     return [
         Value(
-            "worker.drainGraceSeconds", 20, "How long a stopping worker may finish its running requests", {"minimum": 0}
+            "worker.drainGraceSeconds",
+            20,
+            "How long a stopping worker may finish its running requests",
+            {"minimum": 0, **_LONGEST},
         ),
         Value(
             "worker.stallTimeoutSeconds",
             60,
             "A worker whose engine stalls for this long ends; the pod's grace period is the sum of both plus 10 s",
-            _COUNT,
+            {**_COUNT, **_LONGEST},
         ),
         Value("worker.rollingUpdate", {}, "How a rollout replaces workers, instead of the default"),
         Value(
