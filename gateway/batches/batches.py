@@ -153,7 +153,7 @@ class Batches:
             try:
                 await self._look()
             except (BrokerError, ResponseError) as error:
-                log_event("batches not looked for", why=error)
+                log_event("batches not looked for", level=logging.WARNING, why=error)
             except Exception:
                 LOGGER.exception("looking for batches failed")
             try:
@@ -203,7 +203,7 @@ class Batches:
                 return
             await self._index.close(job.id)
         except (BrokerError, ResponseError) as error:
-            log_event("batch interrupted", batch=job.id, why=error)
+            log_event("batch interrupted", level=logging.WARNING, batch=job.id, why=error)
             if isinstance(error, ResponseError) and error_code(error) == WRONG_TYPE:
                 self._failed.add(job.id)
         except Exception:

@@ -47,6 +47,24 @@ async def test_a_line_fails_alone(
     assert record.getMessage() == f"the line {batch.id}.2 failed"
 
 
+async def test_an_interrupted_batch_is_in_the_log_and_continues(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, lost = BatchRun.run, ["first"]
+
+    async def break_once(self: BatchRun, lease: Any) -> None:
+        if lost:
+            raise LinkLost(lost.pop())
+        await run(self, lease)
+
+    monkeypatch.setattr(BatchRun, "run", break_once)
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    assert (await ended(client, await begin(client, line("a")))).status == "completed"
+    [told] = (record for record in caplog.records if record.getMessage() == "batch interrupted")
+    assert told.levelno == logging.WARNING
+
+
 async def test_batches_that_keep_failing_hold_no_slot(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
