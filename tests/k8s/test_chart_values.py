@@ -279,6 +279,8 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         ({"apiKeys": {"enabled": True}, "config": {"ORCASTREAM_API_KEYS_FILE": "/k"}}, "API_KEYS_FILE: leave it out"),
         (merged(CACHE, {"model": {"path": "/models/x"}}), "model.path: modelCache loads"),
         ({"redis": {"url": "redis://r:6379?db=3"}}, "redis.url: name the database in the path"),
+        ({"redis": {"url": "redis://r", "database": 3}}, "redis.database: it is for a Secret of your own"),
+        ({"redis": {"mode": "bundled", "database": 3}}, "redis.database: it is for a Secret of your own"),
         (
             merged(GATEWAY_HPA, {"gateway": {"autoscaling": {"minReplicas": 4, "maxReplicas": 3}}}),
             "gateway.autoscaling.minReplicas: 4 is more than maxReplicas, 3",
