@@ -182,7 +182,7 @@ def _surroundings(base: list[Document]) -> list[Value]:
         Value("redis.addresses", blocks, "With managed: addresses of Redis, as CIDRs", {"items": {"type": "string"}}),
         Value("redis.ports", ports, "With managed: ports of Redis, including sentinels", {"items": _PORT}),
         Value("model.servedName", settings["ORCASTREAM_SERVED_MODEL_NAME"], "The model name that clients use", _NAME),
-        Value("model.path", "", "The model's directory in the image or on your volume; empty: the demo model"),
+        Value("model.path", "", "The model's directory in the image; empty: the demo model"),
         Value("apiKeys.enabled", False, "Require API keys; without them, all callers are the same tenant"),
         Value("apiKeys.secret", "orcastream-api-keys", "The Secret with keys.json from `orcastream keys new`", _NAME),
     ]
