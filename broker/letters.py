@@ -65,7 +65,10 @@ async def newest_letters(link: Connection, keys: Keys) -> AsyncIterator[DeadLett
 
 async def find_letter(link: Connection, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]] | None:
     """Return one dead letter and all fields of its request; None if there is none. Raises LinkLost, ResponseError."""
-    lane, stream_id = _place(keys, letter_id)
+    place = _place(keys, letter_id)
+    if place is None:
+        return None
+    lane, stream_id = place
     found: list[Any] = await link.call("XRANGE", lane.dead, stream_id, stream_id)
     if not found:
         return None
@@ -79,12 +82,13 @@ async def find_letter(link: Connection, keys: Keys, letter_id: str) -> tuple[Dea
 async def delete_letters(link: Connection, keys: Keys, letter_ids: Sequence[str]) -> int:
     """Delete dead letters; return how many existed. Raises LinkLost, ResponseError."""
     by_stream: dict[str, list[str]] = {}
-    for lane, stream_id in (_place(keys, letter_id) for letter_id in letter_ids):
+    for lane, stream_id in filter(None, (_place(keys, letter_id) for letter_id in letter_ids)):
         by_stream.setdefault(lane.dead, []).append(stream_id)
     return sum([int(await link.call("XDEL", stream, *ids)) for stream, ids in by_stream.items()])
 
 
-def _place(keys: Keys, letter_id: str) -> tuple[Keys, str]:
-    """Return the keys of a letter's lane, and its id there; an unknown lane maps to the first one."""
+def _place(keys: Keys, letter_id: str) -> tuple[Keys, str] | None:
+    """Return the keys of a letter's lane, and its id there; None if the queue has no such lane."""
     stream_id, _, lane = letter_id.partition(".")
-    return keys.in_lane(int(lane) if lane.isdecimal() and int(lane) < keys.queue_lanes else 0), stream_id
+    number_of_lane = int(lane or 0)
+    return (keys.in_lane(number_of_lane), stream_id) if number_of_lane < keys.queue_lanes else None

@@ -9,7 +9,7 @@ from orcastream.broker.settings import BrokerSettings
 from orcastream.schemas.keys import PriorityClass
 from orcastream.schemas.limits import ID_PATTERN, ID_RULE, MAX_DEADLINE_AHEAD_MS
 
-_LETTER_ID = r"^[0-9]{1,20}-[0-9]{1,20}$"
+_LETTER_ID = r"^[0-9]{1,20}-[0-9]{1,20}(\.[0-9]{1,2})?$"
 _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
 
 
@@ -56,7 +56,9 @@ class LetterSettings(ConsoleSettings):
 
     id: CliPositionalArg[str] = Field(
         pattern=_LETTER_ID,
-        json_schema_extra={"allowed": "two numbers with - between, such as 1700000000000-0"},
+        json_schema_extra={
+            "allowed": "two numbers with - between, such as 1700000000000-0, in lane 3 1700000000000-0.3"
+        },
         description="The letter's id, as `list` prints it.",
     )
 

@@ -244,3 +244,24 @@ def test_a_long_queue_is_read_in_pieces(console: Console) -> None:
         rows = console.json("requests", "list", "--limit", "0")
         assert [row["id"] for row in rows] == [f"r{number}" for number in range(50)]
         assert client.info("stats")["total_net_output_bytes"] - before < 100_000
+
+
+def test_a_letter_of_another_lane_is_shown_and_replayed_as_listed(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = Keys(KEYS.model, queue_lanes=2)
+    request_id = next(name for name in map(str, range(9)) if keys.lane_of(name) == 1)
+
+    async def bury_one(link: Link) -> None:
+        enqueued = await RequestQueue(link, keys).enqueue(make_request(request_id), terms=None, retention_ms=60_000)
+        await bury(link, keys, enqueued.entry, reason=ErrorCode.DEAD_LETTER, message="no", waiting=True)
+
+    console = Console(redis_server, capsys)
+    console.prepare(bury_one)
+    console.run("dead-letters", "show", "1-0.1", code=1)
+    monkeypatch.setenv("ORCASTREAM_QUEUE_LANES", "2")
+    (row,) = console.json("dead-letters", "list")
+    assert row["letter"].endswith("-0.1")
+    assert console.json("dead-letters", "show", row["letter"])[0]["id"] == request_id
+    assert console.json("dead-letters", "replay", row["letter"])[0]["was"] == request_id
+    assert console.json("dead-letters", "list") == []
