@@ -65,7 +65,11 @@ function fold(event) {
     }
   }
   for (const [choice, ending] of (event.choices ?? []).entries()) {
-    if (ending.tokens > (printed.get(choice)?.length ?? 0)) throw new Gap();
+    const known = printed.get(choice)?.length ?? 0;
+    if (ending.tokens > known) throw new Gap();
+    if (ending.tokens < known && !event.error) {
+      throw new Conflict(`choice ${choice} ended after ${ending.tokens} tokens, there are ${known}`);
+    }
   }
 }
 

@@ -54,8 +54,11 @@ class Reply:
                 print("tokens", run["choice"], len(known), json.dumps(fresh), flush=True)
                 known.extend(fresh)
         for choice, ending in enumerate(event.get("choices", [])):
-            if ending["tokens"] > len(self.tokens.get(choice, [])):
+            counted, known = ending["tokens"], self.tokens.get(choice, [])
+            if counted > len(known):
                 raise Gap
+            if counted < len(known) and "error" not in event:
+                raise Conflict(f"choice {choice} ended after {counted} tokens, there are {len(known)}")
 
 
 class Posted:

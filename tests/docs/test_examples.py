@@ -154,6 +154,7 @@ CONTRADICTIONS: dict[str, tuple[tuple[int, int, Event], ...]] = {
     "another token": ((5, 1, tokens(0, 10)), (9, 0, started("w2")), (9, 1, tokens(0, 66))),
     "an end with tokens missing": ((5, 1, tokens(0, 10)), (5, 2, finished(5))),
     "a hole at the end": ((5, 1, tokens(0, 10)), (5, 2, tokens(3, 13)), (5, 3, finished(4))),
+    "an end that counts fewer tokens": ((5, 1, tokens(0, 10)), (5, 2, finished(0))),
 }
 
 
