@@ -18,6 +18,7 @@ from orcastream.broker.letters import newest_letters
 from orcastream.broker.link import Link
 from orcastream.broker.presence import Presence
 from orcastream.broker.queue import RequestQueue
+from orcastream.broker.stats import StatsStream
 from orcastream.broker.terms import Terms
 from orcastream.schemas.codec import Form
 from orcastream.schemas.errors import ErrorCode
@@ -127,9 +128,10 @@ async def test_cancel_and_control(link: Link) -> None:
     validate("cancel", "cancel", "payload", (await link.call("GET", key_of("cancel", id=request.id))).decode())
     assert await link.call("PTTL", key_of("cancel", id=request.id)) > 50_000
     await drain(link, KEYS, "w1")
+    await StatsStream(link, KEYS).watch(for_ms=10_000)
     entries = await link.call("XRANGE", key_of("control"), "-", "+")
     told: list[dict[str, Any]] = [texts(flat) for _, flat in entries]
-    assert told == [{"type": "cancel", "target": request.id}, {"type": "drain", "target": "w1"}]
+    assert [tuple(fields.values()) for fields in told] == [("cancel", request.id), ("drain", "w1"), ("watch", "*")]
     for fields in told:
         validate("control", "control", "payload", fields)
 

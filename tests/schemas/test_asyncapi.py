@@ -302,7 +302,7 @@ def check_other_entries(doc: Doc) -> None:
     assert control["type"] == dead["type"] == "object"
     assert list(control["properties"]) == control["required"] == ["type", "target"]
     assert [field["type"] for field in control["properties"].values()] == ["string", "string"]
-    assert control["properties"]["type"]["enum"] == ["cancel", "drain", "waiting"]
+    assert control["properties"]["type"]["enum"] == ["cancel", "drain", "waiting", "watch", "policy"]
     written = re.findall(r"'(\w+)'", BURY.text.partition("local copy = {")[2].partition("}")[0])
     assert list(dead["properties"]) == dead["required"] == written
     assert dead["properties"]["reason"] == {"$ref": "#/components/schemas/ErrorCode"}
@@ -386,6 +386,8 @@ def check_references(doc: Doc) -> None:
     for operation in doc["operations"].values():
         for message in operation["messages"]:
             assert message["$ref"].startswith(operation["channel"]["$ref"] + "/messages/")
+    answers = doc["operations"]["postRequest"]["reply"]["messages"]
+    assert [one["$ref"].rsplit("/", 1)[1] for one in answers] == list(doc["channels"]["replies"]["messages"])
     sent = {operation["channel"]["$ref"].rsplit("/", 1)[1] for operation in doc["operations"].values()}
     assert sent | {"replies"} == set(doc["channels"])
 
