@@ -9,11 +9,11 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from orcastream.broker.attach import Attached, Ended, attach
-from orcastream.broker.cleanup import drop_duplicate, finish
+from orcastream.broker.cleanup import acknowledge_call, drop_duplicate, finish
 from orcastream.broker.connection import Connection
 from orcastream.broker.dead_letter import bury
 from orcastream.broker.entry import EntryRef
-from orcastream.broker.errors import BrokerError, Fenced, Unusable, Unwritable, refusal
+from orcastream.broker.errors import BrokerError, Fenced, Unusable, Unwritable, refusal, require
 from orcastream.broker.fold import Fold, fold_log
 from orcastream.broker.queue import RequestQueue, entry_state
 from orcastream.broker.reading import read_aside
@@ -153,20 +153,23 @@ class Ender:
         await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
 
     async def _is_duplicate(self, link: Connection, request_id: str, ref: EntryRef, fold: Fold) -> bool:
-        """Whether an earlier entry is the request, and `ref`, which did not begin the log, a later one with its id.
+        """Whether another entry is the request, and `ref`, which did not begin the log, is a later or misplaced one.
 
-        The error then concerns only the later entry, which has been dropped.
+        The error then concerns only the duplicate, which has been dropped.
         """
         if fold.first_entry == str(ref):
             return False
         queue = RequestQueue(link, self._keys)
         try:
             mark = await queue.find(request_id)
-            if mark is None or mark.ref.lane != ref.lane or mark.ref >= ref or not await queue.exists(mark.ref):
+            if mark is None or (mark.ref.lane == ref.lane and mark.ref >= ref) or not await queue.exists(mark.ref):
                 return False
         except ResponseError as error:
             raise Unwritable(error) from None
-        await drop_duplicate(link, self._keys, request_id=request_id, ref=ref, stays=mark.ref)
+        if mark.ref.lane == ref.lane:
+            await drop_duplicate(link, self._keys, request_id=request_id, ref=ref, stays=mark.ref)
+        else:  # no command may name keys of two lanes
+            require(await link.call_many([acknowledge_call(self._keys, ref)]))
         return True
 
     async def _read(self, link: Connection, request_id: str) -> Sequence[Any]:

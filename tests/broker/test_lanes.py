@@ -11,6 +11,7 @@ from orcastream.broker.claimed import Claimed
 from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
 from orcastream.broker.dead_letter import bury
+from orcastream.broker.ending import Ender
 from orcastream.broker.lease import Held
 from orcastream.broker.letters import delete_letters, find_letter, newest_letters
 from orcastream.broker.loss import LossCheck, Verdict, Watch
@@ -253,3 +254,22 @@ async def test_a_lane_whose_node_is_down_does_not_block_the_others(
     finally:
         dead.start()
         cluster.wait_whole()
+
+
+async def test_a_duplicate_in_a_wrong_lane_ends_no_request(
+    link: Connection, keys: Keys, make_worker: MakeWorker, cluster: RedisCluster
+) -> None:
+    """Two producers that disagree on the number of lanes post one id; the one in the wrong lane breaks a rule."""
+    request = make_request(of_lane(keys, 1)[0])
+    await enqueue(link, keys, request)
+    worker = await make_worker(cluster.url, "w1")
+    job = await worker.take()
+    await worker.step(job)
+    await link.call("XADD", keys.requests("normal"), "*", *bare_fields(request))
+    (misplaced,) = await worker.claimer.new(1)
+    assert misplaced.ref.lane == 0
+    error = InvalidRequest("queue lane", 0, "1 for this id, of 3 lanes")
+    await Ender(keys, "w1", retention_ms=RETENTION_MS).reject(link, misplaced.ref, misplaced.fields, error)
+    await worker.step(job)
+    assert (await worker.end(job)).error is None
+    assert await RequestQueue(link, keys).depth() == 0
