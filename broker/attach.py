@@ -128,7 +128,13 @@ class _Attach:
 
     async def attempt(self, log_expire_at_ms: int, above_epoch: int) -> Attachment | None:
         """Make one attempt; None if a rival's epoch came in between."""
-        newest, now, *state = await self._call([("XREVRANGE", self.log_key, "+", "-", "COUNT", 1), ("TIME",)])
+        look: list[Command] = [
+            ("XREVRANGE", self.log_key, "+", "-", "COUNT", 1),
+            ("XRANGE", self.log_key, "-", "+", "COUNT", 1),
+            ("TIME",),
+        ]
+        newest, oldest, now, *state = await self._call(look)
+        self._check_model(oldest)
         if newest and fold_log(newest).terminal is not None:
             return await self._ended(fold_log(await self._call_one("XRANGE", self.log_key, "-", "+")))
         if not self._is_mine(state):
@@ -148,6 +154,13 @@ class _Attach:
             self.refused_epoch = epoch
             return None
         return await self._decide(epoch, fold_log(entries), bool(cancelled), state)
+
+    def _check_model(self, oldest: Sequence[Any]) -> None:
+        """Raise Unusable if the log is that of another model's request, which has the same id."""
+        started = fold_log(oldest).started
+        if started is not None and started.model != self.keys.model:
+            why = f"the id {self.request_id} belongs to a request for the model {started.model}"
+            raise Unusable(ResponseError(why))
 
     async def check_usable(self) -> None:
         """Raise Unusable if an epoch above all entries of the log was refused: a deleted id blocks it."""

@@ -113,7 +113,7 @@ class WrongTenant(BrokerError):
 
 
 class IdInUse(BrokerError):
-    """The request id belongs to another tenant's request."""
+    """The request id belongs to a request of another tenant, or for another model."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"The request id {request_id!r} is in use; choose another.")

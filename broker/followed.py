@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from orcastream.broker.errors import Gap, ReplyConflict, UnknownRequest
+from orcastream.broker.errors import Gap, IdInUse, ReplyConflict, UnknownRequest
 from orcastream.broker.fold import decode_entry
 from orcastream.broker.loss import Watch
 from orcastream.broker.resp import pack_parts
@@ -17,10 +17,11 @@ START: Final = b"0-0"
 class FollowedLog:
     """A reply log being read: its state, how far the stream was read, and when it was last heard of."""
 
-    __slots__ = ("checked_at", "heard_at", "key", "last_id", "look_at", "packed_key", "state", "watch")
+    __slots__ = ("checked_at", "heard_at", "key", "last_id", "look_at", "model", "packed_key", "state", "watch")
 
-    def __init__(self, watch: Watch, key: str, now: float) -> None:
+    def __init__(self, watch: Watch, key: str, model: str, now: float) -> None:
         self.watch = watch
+        self.model = model
         self.state = ReplyState(watch.request_id)
         self.key = key.encode()
         self.packed_key = pack_parts(self.key)
@@ -40,6 +41,9 @@ class FollowedLog:
         if decoded is None or self.state.finished:
             return True
         event_id, event = decoded
+        if isinstance(event, Started) and event.model != self.model:
+            self.state.fail(IdInUse(self.state.request_id))
+            return True
         try:
             self._fold(event_id, event)
         except Gap as gap:

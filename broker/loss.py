@@ -87,8 +87,11 @@ class LossCheck:
                 watch.ref, watch.suspect_since = ref, None
                 return Verdict.PRESENT
         entries = await link.call("XRANGE", self._keys.reply(watch.request_id), "-", "+")
-        if fold_log(entries).terminal is not None:
+        fold = fold_log(entries)
+        if fold.terminal is not None:
             return Verdict.ENDED
+        if fold.started is not None and fold.started.model != self._keys.model:
+            raise Unusable(ResponseError(f"{watch.request_id}: the id belongs to a request for another model"))
         if entries and EventId.parse(entries[-1][0]).epoch >= MAX_EPOCH:
             raise Unusable(ResponseError(f"{watch.request_id}: no epoch is left in its reply log"))
         has_expired = not entries and mark is not None and mark.outcome is not None

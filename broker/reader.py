@@ -87,7 +87,7 @@ class ReplyReader:
         key = self._keys.reply(watch.request_id)
         followed = self._followed.get(key.encode())
         if followed is None or followed.state.is_over:
-            followed = FollowedLog(watch, key, asyncio.get_running_loop().time())
+            followed = FollowedLog(watch, key, self._keys.model, asyncio.get_running_loop().time())
             self._followed[followed.key] = followed
         elif followed.watch.request is None and watch.request is not None:
             followed.watch = watch

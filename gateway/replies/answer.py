@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
-from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
-from orcastream.gateway.errors import ApiError, crashed, not_found, reply_conflict, unavailable
+from orcastream.broker.errors import BrokerError, IdInUse, ReplyConflict, UnknownRequest, WrongTenant
+from orcastream.gateway.errors import ApiError, crashed, id_in_use, not_found, reply_conflict, unavailable
 from orcastream.gateway.openai.answer_shape import AnswerShape, WrittenChoice
 from orcastream.gateway.replies.answer_room import AnswerRoom
 from orcastream.gateway.replies.event_writer import check, total
@@ -135,6 +135,8 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         return reply_conflict()
     if isinstance(error, WrongTenant | UnknownRequest):
         return not_found(request_id)
+    if isinstance(error, IdInUse):
+        return id_in_use(error)
     if isinstance(error, BrokerError):
         return unavailable(f"Redis cannot be read: {error}")
     return crashed("reply")

@@ -65,7 +65,7 @@ class StoredResponse:
     def _built(self, entries: Sequence[Any]) -> ResponseBuilder:
         builder = self.builder()
         builder.begin()
-        for update in _updates(self.found.request_id, self.found.origin.tenant, entries):
+        for update in _updates(self.found, entries):
             for _ in builder.take(update):
                 pass
         return builder
@@ -84,9 +84,9 @@ async def read_record(model: ServedModel, request_id: str) -> ResponseRecord | N
     return None if raw is None else ResponseRecord.decode(raw)
 
 
-def _updates(request_id: str, tenant: str, entries: Sequence[Any]) -> Sequence[Update]:
+def _updates(found: Found, entries: Sequence[Any]) -> Sequence[Update]:
     """Return a log's updates as its followers see them. Raises ReplyConflict if the log contradicts itself."""
-    followed = FollowedLog(Watch(request_id, tenant), "", 0.0)
+    followed = FollowedLog(Watch(found.request_id, found.origin.tenant), "", found.model.keys.model, 0.0)
     while not all(followed.take(entry) for entry in entries):
         pass  # start over, once per epoch that has a hole
     if followed.state.failure is not None:

@@ -53,7 +53,7 @@ async def test_a_takeover_between_the_look_and_the_fence(
     """The lease moved after the first look, or without one: the check after the fence detects it, whichever command it
     precedes.
     """
-    for is_new, position in [*((False, number) for number in range(1, 8)), *((True, number) for number in range(3))]:
+    for is_new, position in [*((False, number) for number in range(1, 9)), *((True, number) for number in range(3))]:
         await link.call("FLUSHALL")
         await enqueue(link, keys, make_request())
         slow, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -79,7 +79,7 @@ async def test_a_terminal_between_the_look_and_the_fence(
     async def finish() -> None:
         await job.log.end(owner.terminal(job))
 
-    real, heir.link = heir.link, cast(Link, Interposed(heir.link, {3: finish}))
+    real, heir.link = heir.link, cast(Link, Interposed(heir.link, {4: finish}))
     assert isinstance(await heir.attach(claimed), Ended)
     heir.link = real
 
@@ -94,7 +94,7 @@ async def test_a_rival_between_the_fence_and_the_reading(link: Link, keys: Keys,
     async def fence() -> None:
         await link.call("XADD", keys.reply(request.id), f"{rival_epoch}-0", *flat)
 
-    real, worker.link = worker.link, cast(Link, Interposed(worker.link, {5: fence}))
+    real, worker.link = worker.link, cast(Link, Interposed(worker.link, {6: fence}))
     again = await worker.attach(job.claimed)
     worker.link = real
     assert isinstance(again, Attached)

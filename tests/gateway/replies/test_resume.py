@@ -8,7 +8,9 @@ import pytest
 from orcastream.broker.link import Link
 from orcastream.broker.queue import Enqueued, RequestQueue
 from orcastream.gateway.admission.api_key import Grant
+from orcastream.schemas.codec import Form
 from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Started, encode_event
 from orcastream.schemas.keys import GROUP
 from orcastream.schemas.request import GenerationRequest, Payload
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
@@ -337,6 +339,18 @@ async def test_another_tenants_expired_reply_is_not_revealed(stage: Stage, outco
     assert (taken.status_code, taken.json()["error"]["code"]) == (409, "id_in_use")
     assert outcome not in taken.text
     assert len(worker.requests) == 1
+    await link.close()
+
+
+async def test_an_id_of_another_models_request_is_in_use(stage: Stage) -> None:
+    """Gateways of two models without keys: both clients chose the same id, and there is one log."""
+    served = await stage.gateway()
+    await stage.worker()
+    link = await Link.open(stage.url)
+    theirs = Started("w", "another-model", "default", "normal", "normal 1-0", seed=1, prompt_tokens=2)
+    await link.call("XADD", stage.keys.reply("cmpl-mine"), "1-0", *encode_event(theirs, Form.MSGPACK))
+    taken = await served.http().post("/v1/completions", json={**BODY, "stream": False, "request_id": "mine"})
+    assert (taken.status_code, taken.json()["error"]["code"]) == (409, "id_in_use")
     await link.close()
 
 
