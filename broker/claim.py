@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from orcastream.broker.arrivals import Arrivals
 from orcastream.broker.claimed import Claimed
 from orcastream.broker.connection import Connection
-from orcastream.broker.entry import EntryRef, stream_of
+from orcastream.broker.entry import EntryRef, after, stream_of
 from orcastream.broker.lane_waits import LaneWaits
 from orcastream.broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
 from orcastream.broker.link import Link
@@ -170,7 +170,7 @@ class Claimer:
         for _ in range(PAGES):
             start = self._cursors.get((stream, min_idle_ms), "-")
             page = await self._pending_page(stream, start, count - len(claimed), ("IDLE", min_idle_ms))
-            self._cursors[stream, min_idle_ms] = f"({page[-1][0].decode()}" if page else "-"
+            self._cursors[stream, min_idle_ms] = after(page[-1][0].decode()) if page else "-"
             mine = self._worker.encode()
             claimed += await self._take_over(
                 [
@@ -227,7 +227,8 @@ class Claimer:
             for entry_id, _, idle_ms, deliveries in page:
                 if idle_ms > in_flight_ms and not was_handed_over(idle_ms):
                     yield EntryRef(name, entry_id.decode(), keys.lane), deliveries
-            start = f"({page[-1][0].decode()}"
+            if (start := after(page[-1][0].decode())) == "-":
+                return
 
     def _longest_claim_ms(self) -> float:
         """Return the idle time below which entries may belong to a claim in flight; -1 if there is none."""

@@ -81,6 +81,15 @@ class Mark:
         return cls(ref, *words[2:])
 
 
+LAST_ENTRY_ID: Final = f"{2**64 - 1}-{2**64 - 1}"
+"""The greatest id that an entry can have: its producer may have chosen it."""
+
+
+def after(entry_id: str) -> str:
+    """Return the start of a scan after an entry; after the last possible one, which Redis refuses, the first start."""
+    return "-" if entry_id == LAST_ENTRY_ID else f"({entry_id}"
+
+
 def stream_of(keys: Keys, ref: EntryRef) -> str:
     """Return the request stream of an entry."""
     return keys.in_lane(ref.lane).requests(ref.priority_class)

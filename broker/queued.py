@@ -7,7 +7,7 @@ from itertools import product
 from redis.exceptions import ResponseError
 
 from orcastream.broker.connection import Connection
-from orcastream.broker.entry import EntryRef
+from orcastream.broker.entry import EntryRef, after
 from orcastream.broker.lease import was_handed_over
 from orcastream.broker.queue import RequestQueue
 from orcastream.broker.rows import PIECE, number, text
@@ -63,7 +63,8 @@ async def queued_requests(link: Connection, keys: Keys, classes: Sequence[str] =
         while page := await _page(link, lane, name, begin, PIECE):
             for one in await _with_epochs(link, keys, page):
                 yield one
-            begin = f"({page[-1].ref.entry_id}"
+            if (begin := after(page[-1].ref.entry_id)) == "-":
+                break
 
 
 async def find_queued(link: Connection, keys: Keys, request_id: str) -> Queued | None:

@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from orcastream.broker.connection import Connection
 from orcastream.broker.ending import Ender, OnEnd
-from orcastream.broker.entry import EntryRef
+from orcastream.broker.entry import EntryRef, after
 from orcastream.broker.errors import Unusable, Unwritable
 from orcastream.broker.lease import HANDED_OVER_MS
 from orcastream.broker.origin import read_request
@@ -105,7 +105,7 @@ class Sweeper:
                 raise Unwritable(error) from None
             repaired += fixed
             overdue += [(EntryRef(name, row[0].decode(), keys.lane), row[1].decode(errors="replace")) for row in rows]
-            self._cursors[stream] = f"({cursor.decode()}" if cursor else "-"
+            self._cursors[stream] = after(cursor.decode()) if cursor else "-"
             if not cursor:
                 break
         return overdue, repaired

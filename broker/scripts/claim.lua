@@ -9,8 +9,11 @@ local group, consumer, class_weight = ARGV[1], ARGV[2], tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
+local LAST_ID = '18446744073709551615-18446744073709551615'
+
 -- The first entry after an id is the oldest waiting one of its class, so no other entry of the class can precede it.
 local function precedence_behind(number, id)
+  if id == LAST_ID then return nil end -- nothing follows it, and Redis refuses to look
   local entries = redis.call('XRANGE', KEYS[number], '(' .. id, '+', 'COUNT', 1)
   if #entries == 0 then return nil end
   local age_ms = now_ms - tonumber(string.match(entries[1][1], '^%d+'))

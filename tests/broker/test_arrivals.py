@@ -9,11 +9,14 @@ import pytest
 from redis.exceptions import ResponseError
 
 from orcastream.broker.arrivals import Arrivals
+from orcastream.broker.entry import LAST_ENTRY_ID
 from orcastream.broker.link import Link
 from orcastream.broker.queue import ensure_groups
+from orcastream.broker.queued import queued_requests
+from orcastream.broker.sweep import Sweeper
 from orcastream.schemas.keys import CLASSES, GROUP, Keys
-from tests.broker.conftest import OpenLink
-from tests.broker.scripted import bare_fields, make_request
+from tests.broker.conftest import MakeWorker, OpenLink
+from tests.broker.scripted import RETENTION_MS, bare_fields, make_request, take_over
 from tests.redis_server import RedisServer
 
 WEIGHT = 4.0
@@ -215,3 +218,22 @@ async def test_missing_streams_and_groups_are_created(link: Link, keys: Keys, ar
     await link.call("XGROUP", "DESTROY", keys.requests("low"), "workers")
     assert await arrivals.claim(1) == []
     assert await claim(arrivals, 1) == [("low", 1)]
+
+
+async def test_the_last_possible_entry_id_stops_nothing(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A producer chose it: no entry follows, and Redis refuses a scan that begins after it."""
+    await ensure_groups(link, keys)
+    fields = bare_fields(make_request("last", priority_class="low"))
+    await link.call("XADD", keys.requests("low"), LAST_ENTRY_ID, *fields)
+    worker, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    assert [one.request_id for one in await worker.claimer.new(2)] == ["last"]
+    await post(link, keys, [("normal", 1)])
+    assert [one.request_id for one in await worker.claimer.new(2)] == ["normal-1"]
+    assert [one.request_id async for one in queued_requests(link, keys)] == ["normal-1", "last"]
+    sweeper = Sweeper(link, keys, "g", retention_ms=RETENTION_MS, chunk=1)
+    assert [(await sweeper.step()).expired for _ in range(2)] == [(), ()]
+    taken = [await take_over(heir) for _ in range(2)]
+    assert {one.request_id for one in taken} == {"normal-1", "last"}
+    assert await heir.claimer.expired(2) is not None
