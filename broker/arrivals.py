@@ -8,7 +8,6 @@ from orcastream.broker.entry import EntryRef
 from orcastream.broker.errors import raise_if_moved
 from orcastream.broker.link import Link
 from orcastream.broker.queue import ensure_if_gone
-from orcastream.broker.resp import fields_of
 from orcastream.broker.scripts import CLAIM
 from orcastream.schemas.keys import CLASSES, GROUP, Keys, class_weights
 
@@ -40,7 +39,7 @@ class Arrivals:
             await ensure_if_gone(self._link, self.keys, error)
             return []
         return [
-            Claimed(EntryRef(CLASSES[number - 1], entry_id.decode(), self.keys.lane), fields_of(flat), 1)
+            Claimed.of(EntryRef(CLASSES[number - 1], entry_id.decode(), self.keys.lane), flat, 1)
             for number, entry_id, flat in reply
         ]
 
@@ -56,7 +55,7 @@ class Arrivals:
             return []
         classes = {self.keys.requests(name).encode(): name for name in CLASSES}
         claimed = [
-            Claimed(EntryRef(classes[key], entry_id.decode(), self.keys.lane), fields_of(flat), 1)
+            Claimed.of(EntryRef(classes[key], entry_id.decode(), self.keys.lane), flat, 1)
             for key, entries in reply or ()
             for entry_id, flat in entries
             if flat is not None

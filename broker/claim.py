@@ -17,7 +17,6 @@ from orcastream.broker.lane_waits import LaneWaits
 from orcastream.broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
 from orcastream.broker.link import Link
 from orcastream.broker.queue import ensure_if_gone
-from orcastream.broker.resp import fields_of
 from orcastream.broker.scripts import Command
 from orcastream.broker.takeover_gate import TakeoverGate
 from orcastream.schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
@@ -146,7 +145,7 @@ class Claimer:
             if isinstance(entries, ResponseError):
                 raise entries
             if entries:
-                claimed.append(Claimed(ref, fields_of(entries[0][1]), deliveries, suspect=True))
+                claimed.append(Claimed.of(ref, entries[0][1], deliveries, suspect=True))
             else:
                 gone.append(ref)
         await self._drop(gone)
@@ -201,8 +200,8 @@ class Claimer:
             if isinstance(taken, ResponseError):
                 raise taken
             if taken and taken[0] is not None:
-                fields, suspect = fields_of(taken[0][1]), is_suspect(idle_ms)
-                claimed.append(Claimed(ref, fields, count, suspect=suspect, taken_over=True))
+                suspect = is_suspect(idle_ms)
+                claimed.append(Claimed.of(ref, taken[0][1], count, suspect=suspect, taken_over=True))
             elif taken:
                 gone.append(ref)  # Redis 6.2 keeps deleted entries pending; later servers drop them here.
         await self._drop(gone)

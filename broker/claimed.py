@@ -1,8 +1,12 @@
 """A request that a worker has claimed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from orcastream.broker.entry import EntryRef
+from orcastream.broker.resp import fields_of
+from orcastream.schemas.codec import first_repeated
 from orcastream.schemas.limits import ID_PATTERN
 
 
@@ -12,7 +16,7 @@ class Claimed:
 
     `taken_over`: another worker may have begun it, even if its deliveries were taken back when it was handed over.
     `suspect`: it may have caused the death of its previous worker, so it must run alone until it makes
-    progress.
+    progress. `repeated`: a field that its entry names more than once, of which `fields` has the last value.
     """
 
     ref: EntryRef
@@ -20,6 +24,17 @@ class Claimed:
     deliveries: int
     suspect: bool = False
     taken_over: bool = False
+    repeated: bytes | None = None
+
+    @classmethod
+    def of(
+        cls, ref: EntryRef, flat: Sequence[bytes], deliveries: int, *, suspect: bool = False, taken_over: bool = False
+    ) -> Self:
+        """Return the claim of an entry as Redis returned it."""
+        fields, repeated = fields_of(flat), None
+        if 2 * len(fields) < len(flat):
+            repeated, _ = first_repeated(list(zip(flat[::2], flat[1::2], strict=True)))
+        return cls(ref, fields, deliveries, suspect, taken_over, repeated)
 
     @property
     def request_id(self) -> str | None:

@@ -132,6 +132,11 @@ class Admission:
             now_ms=now_ms,
             max_payload_bytes=self._limits.max_payload_bytes,
         )
+        if claimed.repeated is not None:
+            name = claimed.repeated.decode()
+            raise InvalidRequest(
+                name, claimed.fields[claimed.repeated], "one value: no field may appear more than once"
+            )
         lane = self._keys.lane_of(request.id)
         if lane != claimed.ref.lane:
             allowed = f"{lane} for this id, of {self._keys.queue_lanes} lanes"

@@ -179,7 +179,7 @@ def _prompt(length: int) -> bytes:
     return b'{"prompt":[5' + b",5" * length + b"]}"
 
 
-def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
+def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[Any, Any], str]]:
     now_ms = int(time.time() * 1000)
     good = {
         "v": "1",
@@ -210,6 +210,7 @@ def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
         "unknown field": ({**good, "colour": "blue"}, "colour"),
         "unknown parameter": ({**good, "payload": b'{"prompt":[5],"colour":1}'}, "colour"),
         "other class": ({**good, "class": "low"}, "class"),
+        "a field twice": ({**good, b"deadline": good["deadline"]}, "deadline"),
         "deadline is no number": ({**good, "deadline": "soon"}, "deadline"),
         "deadline missing": ({k: v for k, v in good.items() if k != "deadline"}, "deadline"),
     }
