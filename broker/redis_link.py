@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from redis.exceptions import ResponseError
@@ -16,6 +17,8 @@ from orcastream.broker.link import LinkObserver
 Result = TypeVar("Result")
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Nobody sets this clock, unlike the host's time of day, and it continues while the machine sleeps."""
+_CLOCK_AGE_S: Final = 1.0
+"""How old a reading of the server's clock may get: that clock may be set at any time."""
 _CLOSED = "the connection was closed"
 
 
@@ -36,12 +39,15 @@ class RedisLink:
         self._failure = ""
         self._closed = False
         self._clock_offset_ms = int(time.time() * 1000) - _clock_ms()
+        self._clock_read_at = float("-inf")
+        self._clock_reading: asyncio.Task[None] | None = None
         self.opened_at = float("-inf")
         """When the link was opened (loop time)."""
 
     async def get(self) -> Connection:
         """Return a live link; raise LinkLost if Redis cannot be reached now, Closed after `close`."""
         if self._link is not None and self._link.alive:
+            self._read_clock_again(self._link)
             return self._link
         async with self._opening:
             if self._link is not None and self._link.alive:
@@ -101,11 +107,26 @@ class RedisLink:
     async def _open(self) -> Connection:
         link = await connect(self._url, name=self._name, observer=self._observer)
         try:
-            self._clock_offset_ms = await link.server_time_ms() - _clock_ms()
+            await self._read_clock(link)
         except BaseException:
             await link.close()
             raise
         return link
+
+    def _read_clock_again(self, link: Connection) -> None:
+        """Read the server's clock in the background, if the last reading is old."""
+        now = time.monotonic()
+        if now - self._clock_read_at >= _CLOCK_AGE_S:
+            self._clock_read_at = now
+            self._clock_reading = asyncio.create_task(self._read_clock_if_possible(link))
+
+    async def _read_clock_if_possible(self, link: Connection) -> None:
+        with suppress(LinkLost, ResponseError):
+            await self._read_clock(link)
+
+    async def _read_clock(self, link: Connection) -> None:
+        self._clock_read_at = time.monotonic()
+        self._clock_offset_ms = await link.server_time_ms() - _clock_ms()
 
 
 def _clock_ms() -> int:

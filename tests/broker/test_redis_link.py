@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import Closed, LinkLost
+from orcastream.broker.link import Link
 from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.scripts import Script
 from tests.broker.conftest import OpenLink
@@ -122,4 +123,23 @@ async def test_the_servers_clock_is_known_whatever_the_host_clock_does(
     time_of_day = time.time
     monkeypatch.setattr(time, "time", lambda: time_of_day() - 3600)
     assert abs(redis.now_ms - await link.server_time_ms()) < 60_000
+    await redis.close()
+
+
+async def test_a_servers_clock_that_was_set_is_read_again(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = RedisLink(redis_server.url, "gateway-1")
+    await redis.get()
+    time_ms, hour_ms = Link.server_time_ms, 3_600_000
+
+    async def ahead(link: Link) -> int:
+        return await time_ms(link) + hour_ms
+
+    monkeypatch.setattr(Link, "server_time_ms", ahead)
+    before_ms = redis.now_ms
+    async with asyncio.timeout(PATIENCE_S):
+        while redis.now_ms < before_ms + hour_ms:
+            await (await redis.get()).call("PING")
+            await asyncio.sleep(0.01)
     await redis.close()
