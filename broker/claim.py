@@ -42,10 +42,10 @@ class Claimer:
         *,
         lease_ms: int,
         retention_ms: int,
-        not_before_ms: int = 0,
+        not_before: float = 0.0,
         class_weight: float = CLASS_WEIGHT,
     ) -> None:
-        """`not_before_ms` (server clock): no takeover before this time; on a reconnect, server time + lease.
+        """`not_before` (loop time): no takeover before; on a reconnect, one lease from now.
 
         `class_weight`: see Arrivals.
         """
@@ -54,7 +54,7 @@ class Claimer:
         self._worker = worker
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
-        self._not_before_ms = not_before_ms
+        self._not_before = not_before
         self._lanes = [Arrivals(link, one, worker, class_weight) for one in keys.each_lane]
         self._gates: dict[Link, TakeoverGate] = {}
         self._cursors: dict[tuple[str, int], str] = {}
@@ -105,7 +105,7 @@ class Claimer:
         """Return the gate of a lane's server, which lanes may share."""
         link = await self._link.link_for(keys.requests(CLASSES[0]))
         if link not in self._gates:
-            self._gates[link] = TakeoverGate(link, self._lease_ms, self._not_before_ms)
+            self._gates[link] = TakeoverGate(link, self._lease_ms, self._not_before)
         return self._gates[link]
 
     async def _in_turn(self, count: int, claim: Callable[[Arrivals, int], Awaitable[list[Claimed]]]) -> list[Claimed]:

@@ -86,7 +86,7 @@ class Session:
                 worker,
                 lease_ms=settings.lease_ms,
                 retention_ms=settings.retention_ms,
-                not_before_ms=server_ms + wait_ms,
+                not_before=asyncio.get_running_loop().time() + wait_ms / 1000,
                 class_weight=settings.class_weight,
             )
             waits = LaneWaits(link, keys, f"{worker}:claim")

@@ -71,11 +71,11 @@ class ScriptedWorker:
         self.leases: Leases
         self.waits: LaneWaits
 
-    async def connect(self, *, url: str | None = None, not_before_ms: int = 0) -> "ScriptedWorker":
+    async def connect(self, *, url: str | None = None, not_before: float = 0.0) -> "ScriptedWorker":
         """Open a new link; everything on the old one is void."""
         self.link = await connect(url or self.url, name=self.name)
         options: dict[str, int] = {"lease_ms": self.lease_ms, "retention_ms": RETENTION_MS}
-        self.claimer = Claimer(self.link, self.keys, self.name, not_before_ms=not_before_ms, **options)
+        self.claimer = Claimer(self.link, self.keys, self.name, not_before=not_before, **options)
         self.leases = Leases(self.link, self.keys, self.name)
         self.waits = LaneWaits(self.link, self.keys, self.name)
         return self

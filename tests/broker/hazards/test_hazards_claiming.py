@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from orcastream.broker import takeover_gate
+from orcastream.broker.connection import time_ms
 from orcastream.broker.errors import LinkLost, Unwritable
 from orcastream.broker.link import Link
 from orcastream.broker.presence import new_process_name
@@ -45,7 +47,7 @@ async def test_hazard_13_lost_claim(
     proxy.lose_next_reply()
     with pytest.raises(LinkLost):
         await worker.claimer.new(1)
-    await worker.connect(not_before_ms=2**62)
+    await worker.connect(not_before=float("inf"))
     found = await worker.claimer.unknown({running.ref})
     assert [(one.fields[b"id"], one.deliveries) for one in found] == [(b"r2", 1)]
     job = await worker.open(found[0])
@@ -177,6 +179,27 @@ async def test_hazard_15_takeover_storm_after_a_time_without_writes(
     assert (await take_over(rival)).suspect, "a worker that is really gone is taken over, later"
 
 
+async def test_hazard_15_takeover_storm_after_the_servers_clock_was_set_forward(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle times grow by the step: owners get a lease time to renew."""
+    accepted = await enqueue(link, keys, make_request())
+    lease_ms, step_ms = 1000, 120_000
+    owner = await make_worker(redis_server.url, "w1", lease_ms=lease_ms)
+    rival = await make_worker(redis_server.url, "w2", lease_ms=lease_ms)
+    job = await owner.take()
+    gate = await rival.claimer._gate(keys)
+    while not await gate.is_open():  # the server has only just started
+        await owner.renew(job)
+    set_idle = ("XCLAIM", keys.requests("normal"), GROUP, "w1", 0, accepted.entry.entry_id, "IDLE", step_ms, "JUSTID")
+    await link.call(*set_idle)
+    monkeypatch.setattr(takeover_gate, "time_ms", lambda reply: time_ms(reply) + step_ms)
+    assert await rival.claimer.expired(1) == []
+    assert (await owner.renew(job))[job.ref].owned
+    await owner.close()
+    assert (await take_over(rival)).suspect, "a worker that is really gone is taken over, later"
+
+
 async def test_hazard_15_no_takeover_within_a_lease_of_ones_own_reconnect(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
@@ -184,12 +207,13 @@ async def test_hazard_15_no_takeover_within_a_lease_of_ones_own_reconnect(
     await enqueue(link, keys, make_request())
     await (await make_worker(redis_server.url, "w1")).take()
     rival = await make_worker(redis_server.url, "w2", lease_ms=1)
-    await rival.connect(not_before_ms=2**62)
+    await rival.connect(not_before=float("inf"))
     assert await rival.claimer.expired(1) == []
-    not_before_ms = await link.server_time_ms() + 50
-    await rival.connect(not_before_ms=not_before_ms)
+    loop = asyncio.get_running_loop()
+    not_before = loop.time() + 0.05
+    await rival.connect(not_before=not_before)
     assert (await take_over(rival)).suspect
-    assert await link.server_time_ms() >= not_before_ms
+    assert loop.time() >= not_before
 
 
 async def test_hazard_22_hand_over_that_steals(
