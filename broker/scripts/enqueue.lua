@@ -97,6 +97,8 @@ end
 local function bucket_full_ms()
   local stored = redis.pcall('GET', KEYS[8])
   local full_ms = type(stored) == 'string' and tonumber(stored) or now_ms
+  -- It is never full later than in a minute, unless the clock was set back since.
+  if full_ms > now_ms + MINUTE_MS + 1 then full_ms = now_ms end
   return math.max(full_ms, now_ms) + MINUTE_MS / asked.requests_per_minute
 end
 

@@ -168,6 +168,16 @@ async def test_a_rate_holds_across_all_gateways(redis_server: RedisServer, keys:
     assert 0 < ttl_ms <= 60_000
 
 
+async def test_setting_the_servers_clock_back_locks_no_tenant_out(link: Link, keys: Keys) -> None:
+    terms = Terms(requests_per_minute=1)
+    await enqueue(link, keys, make_request("before", tenant="a"), terms=terms)
+    hour_ms = 3_600_000
+    full_ms = float(await link.call("GET", keys.rate("a"))) + hour_ms
+    await link.call("SET", keys.rate("a"), str(full_ms), "PX", hour_ms)  # the bucket as seen an hour earlier
+    assert not (await enqueue(link, keys, make_request("after", tenant="a"), terms=terms)).duplicate
+    assert (await refusal(link, keys, make_request("late", tenant="a"), requests_per_minute=1)).retry_after_ms <= 60_000
+
+
 async def test_a_tenants_concurrency_is_released_at_every_end(
     link: Link, keys: Keys, redis_server: RedisServer, make_worker: MakeWorker
 ) -> None:
