@@ -218,7 +218,7 @@ class _Attach:
             return None
         earlier = None if before is None or before >= self.ref else before
         for other in dict.fromkeys((first, earlier)):
-            if other is not None and (await entry_state(self.link, self.keys, other)).exists:
+            if other is not None and (await entry_state(self.link, self.keys, other, self.request_id)).exists:
                 await drop_duplicate(self.link, self.keys, request_id=self.request_id, ref=self.ref, stays=other)
                 return Duplicate(other)
         return None
@@ -243,7 +243,7 @@ class _Attach:
         """Return `commands`, with an owner followed by the query for the entry's state."""
         if self.owner is None or self.ref is None:
             return list(commands)
-        return [*commands, entry_state_call(self.keys, self.ref)]
+        return [*commands, entry_state_call(self.keys, self.ref, self.request_id)]
 
     async def _call_one(self, *command: str) -> Any:
         (reply,) = await self.link.call_many([command])

@@ -43,9 +43,9 @@ async def finish(
     ]
     if ref is not None:
         if terminal.error in BURIED:
-            commands.append(bury_call(keys, ref, terminal.error, terminal.message or ""))
+            commands.append(bury_call(keys, ref, terminal.error, terminal.message or "", request_id=request_id))
         else:
-            commands.append(acknowledge_call(keys, ref))
+            commands.append(acknowledge_call(keys, ref, request_id))
     require(await link.call_many(commands))
 
 
@@ -55,6 +55,7 @@ async def drop_duplicate(link: Connection, keys: Keys, *, request_id: str, ref: 
     require(await link.call_many([DUPLICATE.call(key_list, [GROUP, ref.entry_id, str(ref), str(stays)])]))
 
 
-def acknowledge_call(keys: Keys, ref: EntryRef) -> ScriptCall:
+def acknowledge_call(keys: Keys, ref: EntryRef, request_id: str) -> ScriptCall:
     """Return the call of acknowledge.lua, which removes an entry from the group, its stream and the books at once."""
-    return ACKNOWLEDGE.call([stream_of(keys, ref), keys.in_lane(ref.lane).work], [GROUP, ref.entry_id, str(ref)])
+    key_list = [stream_of(keys, ref), keys.in_lane(ref.lane).work]
+    return ACKNOWLEDGE.call(key_list, [GROUP, ref.entry_id, str(ref), request_id])

@@ -23,10 +23,13 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
     return deliveries > max_deliveries and fold.epochs_without_progress >= max_deliveries
 
 
-def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False) -> ScriptCall:
+def bury_call(
+    keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False, request_id: str = ""
+) -> ScriptCall:
     """Return the call of bury.lua."""
     bounds = (MAX_DEAD_LETTERS, MAX_DEAD_LETTER_BYTES, MAX_PAYLOAD_BYTES)
-    args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting), *bounds]
+    what: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH]]
+    args: list[Arg] = [*what, int(waiting), *bounds, request_id]
     lane = keys.in_lane(ref.lane)
     return BURY.call([stream_of(keys, ref), lane.dead, lane.work], args)
 

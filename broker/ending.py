@@ -110,7 +110,7 @@ class Ender:
 
     async def end_if_waiting(self, link: Connection, request: GenerationRequest, ref: EntryRef, message: str) -> bool:
         """End a cancelled request that no worker holds, including a handed-over one; False if a worker holds it."""
-        if not (await entry_state(link, self._keys, ref)).waits:
+        if not (await entry_state(link, self._keys, ref, request.id)).waits:
             return False
         code = ErrorCode.CANCELLED
         return await self.end(link, request.id, ref=ref, code=code, message=message, request=request) is not None
@@ -162,7 +162,9 @@ class Ender:
         queue = RequestQueue(link, self._keys)
         try:
             mark = await queue.find(request_id)
-            if mark is None or (mark.ref.lane == ref.lane and mark.ref >= ref) or not await queue.exists(mark.ref):
+            if mark is None or (mark.ref.lane == ref.lane and mark.ref >= ref):
+                return False
+            if not await queue.exists(mark.ref, request_id):
                 return False
         except ResponseError as error:
             raise Unwritable(error) from None

@@ -83,7 +83,7 @@ class LossCheck:
         mark = await queue.find(watch.request_id)
         remembered = None if mark is None else mark.ref
         for ref in (remembered, watch.ref):
-            if ref is not None and await queue.exists(ref):
+            if ref is not None and await queue.exists(ref, watch.request_id):
                 watch.ref, watch.suspect_since = ref, None
                 return Verdict.PRESENT
         entries = await link.call("XRANGE", self._keys.reply(watch.request_id), "-", "+")

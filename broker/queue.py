@@ -58,17 +58,17 @@ class EntryState:
         return cls(bool(exists), name, int(idle_ms), int(deliveries))
 
 
-async def entry_state(link: Connection, keys: Keys, entry: EntryRef) -> EntryState:
-    """Return whether the entry exists and which consumer holds it."""
-    (reply,) = await link.call_many([entry_state_call(keys, entry)])
+async def entry_state(link: Connection, keys: Keys, entry: EntryRef, request_id: str) -> EntryState:
+    """Return whether the entry of this request exists and which consumer holds it."""
+    (reply,) = await link.call_many([entry_state_call(keys, entry, request_id)])
     if isinstance(reply, ResponseError):
         raise reply
     return EntryState.from_reply(reply)
 
 
-def entry_state_call(keys: Keys, entry: EntryRef) -> ScriptCall:
+def entry_state_call(keys: Keys, entry: EntryRef, request_id: str) -> ScriptCall:
     """Return the call of entry_state.lua."""
-    return ENTRY_STATE.call([stream_of(keys, entry)], [GROUP, entry.entry_id])
+    return ENTRY_STATE.call([stream_of(keys, entry)], [GROUP, entry.entry_id, request_id])
 
 
 async def ensure_groups(link: Connection, keys: Keys) -> None:
@@ -128,6 +128,7 @@ class RequestQueue:
         keys, payload = self._keys.in_lane(self._keys.lane_of(request.id)), request.payload
         fields: list[Arg] = [part for item in request.fields().items() for part in item]
         asked = {
+            "id": request.id,
             "class": request.priority_class,
             "tenant": payload.tenant,
             "deadline": request.deadline_ms,
@@ -170,13 +171,17 @@ class RequestQueue:
                 raise reply
         return [sum(replies[rank :: len(CLASSES)]) for rank in range(len(CLASSES))]
 
-    async def exists(self, entry: EntryRef) -> bool:
-        """Whether the entry is still in its stream."""
-        return (await self.state(entry)).exists
+    async def exists(self, entry: EntryRef, request_id: str) -> bool:
+        """Whether the entry of this request is still in its stream."""
+        return (await self.state(entry, request_id)).exists
 
-    async def state(self, entry: EntryRef) -> EntryState:
-        """Return whether the entry exists and which consumer holds it."""
-        return await entry_state(self._link, self._keys, entry)
+    async def state(self, entry: EntryRef, request_id: str) -> EntryState:
+        """Return whether the entry of this request exists and which consumer holds it.
+
+        An entry with this id may be another request's: after a failover, of one that the new master accepted in the
+        same millisecond.
+        """
+        return await entry_state(self._link, self._keys, entry, request_id)
 
     async def forget_lost(self, request_id: str) -> None:
         """Delete the reply log of a request that ended as lost, so that it can be computed again. Idempotent.

@@ -60,7 +60,7 @@ class Admission:
             self._lifecycle.refused(claimed, error, answered=answered)
             return None
         twin = self._roster.by_id(request.id)
-        if twin is not None and twin.ref < claimed.ref and await session.queue.exists(twin.ref):
+        if twin is not None and twin.ref < claimed.ref and await session.queue.exists(twin.ref, twin.id):
             await drop_duplicate(session.link, session.keys, request_id=request.id, ref=claimed.ref, stays=twin.ref)
             return None
         running = Running(

@@ -49,11 +49,11 @@ class Restorer:
         """Write what the log lacks, then put the request into the queue again, unless a worker has it."""
         if session.now_ms >= running.request.deadline_ms + self._retention_ms:
             return  # all records of an ended request may have expired, so nothing shows that it was lost
-        state = await session.queue.state(running.ref)
+        state = await session.queue.state(running.ref, running.id)
         if _is_held(state):
             return
         mark = await session.queue.find(running.id)
-        if mark is not None and mark.ref != running.ref and await session.queue.exists(mark.ref):
+        if mark is not None and mark.ref != running.ref and await session.queue.exists(mark.ref, running.id):
             return
         if mark is not None and mark.outcome is not None and not await session.has_log(running):
             return  # it ended, and its answer has expired

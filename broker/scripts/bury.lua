@@ -3,8 +3,11 @@
 -- ARGV[1] group, ARGV[2] entry id, ARGV[3] class and entry id, ARGV[4] reason, ARGV[5] message,
 -- ARGV[6] 1: also a waiting entry, 0: only a pending one
 -- ARGV[7] most letters, ARGV[8] most bytes of all letters: beyond, the oldest are dropped; ARGV[9] most bytes of one value
--- Returns 1 buried by this call, 0 no longer there
+-- ARGV[10] id of its request, '' if it cannot be read
+-- Returns 1 buried by this call, 0 no longer there, or of another request
 local id = ARGV[2]
+local request = request_of(KEYS[1], id)
+if request and ARGV[10] ~= '' and request ~= ARGV[10] then return 0 end
 
 local function bytes_of(fields)
   local bytes = 0

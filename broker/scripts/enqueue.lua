@@ -2,7 +2,7 @@
 -- KEYS[1..4] request streams, most urgent first; KEYS[5] seen key; KEYS[6] work; KEYS[7] throughput; KEYS[8] rate of the
 -- tenant; optionally KEYS[9] record
 -- ARGV[1] JSON object, ARGV[2..] fields of the entry, optionally followed by the record. In the object:
---   class, tenant, deadline (Unix ms), tokens (prompt and longest answers together), length (tokens of the longest answer),
+--   id, class, tenant, deadline (Unix ms), tokens (prompt and longest answers together), length (tokens of the longest answer),
 --   seen_until (Unix ms, when `seen` expires), optionally replaces (the entry that this one replaces if it is gone),
 --   and record (true if there is one; it is stored as long as `seen`);
 --   and the terms, all optional: max_requests and max_tokens, waiting and running in the class; max_wait_ms, and
@@ -35,7 +35,7 @@ end
 
 local function exists(ref)
   local i, id = parsed(ref)
-  return i ~= nil and #redis.call('XRANGE', KEYS[i], id, id) > 0
+  return i ~= nil and request_of(KEYS[i], id) == asked.id
 end
 
 -- A number from the books; 0 if it has none.

@@ -215,7 +215,7 @@ async def test_round_trips_after_the_claim(
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
     await link.call("SET", keys.cancel(make_request().id), 1)
-    await entry_state(link, keys, claimed.ref)  # the server knows the script from here on
+    await entry_state(link, keys, claimed.ref, "r1")  # the server knows the script from here on
     writes = _Writes()
     counted = await Link.open(redis_server.url, observer=writes)
     real, worker.link, writes.count = worker.link, counted, 0

@@ -248,7 +248,7 @@ async def test_a_tenant_has_a_share_of_the_queues_tokens(link: Link, keys: Keys)
     assert (
         await refusal(link, keys, make_request("late", tenant="b"), tenant_tokens=2 * TOKENS)
     ).found == 1003 + TOKENS
-    await link.call_many([acknowledge_call(keys, first.entry)])
+    await link.call_many([acknowledge_call(keys, first.entry, "r0")])
     assert not (await enqueue(link, keys, make_request("late", tenant="a"), terms=terms)).duplicate
 
 
@@ -292,6 +292,6 @@ async def test_out_of_memory_leaves_no_trace(own_redis: Any, keys: Keys, open_li
         await RequestQueue(link, keys).enqueue(make_request("r1"), terms=terms, retention_ms=RETENTION_MS)
     assert await books(link, keys) == kept
     assert await link.call("EXISTS", keys.seen("r1")) == 0
-    assert await link.call_many([acknowledge_call(keys, accepted.entry)]) == [1]
+    assert await link.call_many([acknowledge_call(keys, accepted.entry, "before")]) == [1]
     assert await books(link, keys) == {}
     assert await link.call("XPENDING", keys.requests("normal"), GROUP) == [0, None, None, None]

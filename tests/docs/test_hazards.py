@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NUM_HAZARDS = 25
+NUM_HAZARDS = 26
 
 
 def rows() -> dict[int, list[str]]:

@@ -52,3 +52,18 @@ async def test_a_request_whose_keys_may_all_have_expired_is_left_alone(session: 
     await restorer.step(session)
     assert producer.redis.xlen(producer.keys.requests("normal")) == 0
     assert not producer.redis.exists(producer.keys.reply(request_id))
+
+
+async def test_another_request_with_its_entry_id_is_not_taken_for_it(session: Session, producer: Producer) -> None:
+    """A master that did not know of the request gave its entry id to another one."""
+    request_id = producer.post([5, 6, 7], max_tokens=4)
+    running = await claim_and_attach(session)
+    other = producer.request([5, 6, 7], max_tokens=4)
+    producer.redis.flushdb()
+    await session.queue.ensure_groups()
+    producer.redis.xadd(producer.keys.requests("normal"), other.fields(), id=running.ref.entry_id)
+    restorer = Restorer(60_000, frozenset())
+    restorer.add(running)
+    await restorer.step(session)
+    waiting = [fields[b"id"].decode() for _, fields in producer.redis.xrange(producer.keys.requests("normal"))]
+    assert waiting == [other.id, request_id]

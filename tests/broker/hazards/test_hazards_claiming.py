@@ -149,7 +149,7 @@ async def test_hazard_15_takeover_storm_after_a_redis_restart(
     await rival.connect()
     await owner.connect()
     assert await rival.claimer.expired(1) == []
-    assert (await entry_state(rival.link, keys, accepted.entry)).idle_ms >= lease_ms, "the lease has expired"
+    assert (await entry_state(rival.link, keys, accepted.entry, "r1")).idle_ms >= lease_ms, "the lease has expired"
     assert (await owner.renew(job))[job.ref].owned
     await owner.close()
     assert (await take_over(rival)).suspect, "a worker that is really gone is taken over, later"
@@ -166,7 +166,7 @@ async def test_hazard_15_takeover_storm_after_a_time_without_writes(
     write = ("EVAL", "return redis.call('DEL', KEYS[1])", 1, keys.watched) if in_script else ("DEL", keys.watched)
     await link.call("CONFIG", "SET", "min-replicas-to-write", 1)
     try:
-        while (await entry_state(link, keys, accepted.entry)).idle_ms < 500:
+        while (await entry_state(link, keys, accepted.entry, "r1")).idle_ms < 500:
             with pytest.raises(Unwritable, match="NOREPLICAS"):
                 await owner.renew(job)
         with pytest.raises(ResponseError, match="NOREPLICAS"):  # like a worker's heartbeat
@@ -226,7 +226,7 @@ async def test_hazard_22_hand_over_that_steals(
     taken = await second.open(await take_over(second))
     assert await first.leases.hand_over([job.ref]) == []
     assert not (await first.renew(job))[job.ref].owned
-    state = await entry_state(link, keys, taken.ref)
+    state = await entry_state(link, keys, taken.ref, "r1")
     assert (state.consumer, state.deliveries) == ("w2", 1)
     assert state.idle_ms < 60_000
     await second.step(taken)

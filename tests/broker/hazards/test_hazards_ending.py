@@ -84,7 +84,7 @@ async def test_hazard_05_a_faulty_later_entry_does_not_end_the_earlier_one(
     mark = await RequestQueue(link, keys).find("r1")
     assert mark is not None
     assert mark.ref == ref
-    assert await RequestQueue(link, keys).exists(ref)
+    assert await RequestQueue(link, keys).exists(ref, "r1")
 
 
 async def test_hazard_05_the_entry_that_began_the_log_ends_it(
@@ -104,7 +104,7 @@ async def test_hazard_05_the_entry_that_began_the_log_ends_it(
     assert await _terminals(link, keys, "r1") == [b"error"]
     other = await worker.attach((await worker.claimer.new(1))[0])
     assert isinstance(other, Ended)
-    assert not await RequestQueue(link, keys).exists(ref)
+    assert not await RequestQueue(link, keys).exists(ref, "r1")
 
 
 async def test_hazard_10_the_owner_learns_that_its_request_was_ended(

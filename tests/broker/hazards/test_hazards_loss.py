@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from orcastream.broker.attach import Attached
+from orcastream.broker.ending import Ender
 from orcastream.broker.errors import Fenced, LinkLost, ReplyConflict, UnknownRequest, Unwritable
 from orcastream.broker.link import Link
 from orcastream.broker.loss import LossCheck, Verdict, Watch
@@ -17,7 +18,7 @@ from tests.broker.conftest import Begin, MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, resume, tokens_seen
 from tests.broker.proxy import LossyProxy
 from tests.broker.rewind import Snapshot
-from tests.broker.scripted import RETENTION_MS, enqueue, make_request, take_over
+from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request, take_over
 from tests.redis_server import RedisServer
 
 
@@ -166,6 +167,31 @@ async def test_hazard_09_terminal_lost_ack_kept(
     assert again.tokens[0] == expected(2), "it continues from what the log still holds"
     await worker.end(again, [worker.next_run(again, 2)])
     assert await check.check(link, watch) is Verdict.ENDED
+
+
+@pytest.mark.parametrize("code", [ErrorCode.CANCELLED, ErrorCode.DEAD_LETTER])
+async def test_hazard_26_one_entry_id_for_two_requests(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, code: ErrorCode
+) -> None:
+    """A master was cut off, and its successor gave the entry id of one of its requests to another: each is unharmed by
+    what is done about the other.
+    """
+    ours, other = make_request("ours"), make_request("other")
+    await enqueue(link, keys, ours)
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    await link.call("FLUSHDB")
+    queue = RequestQueue(link, keys)
+    await queue.ensure_groups()
+    await link.call("XADD", keys.requests("normal"), job.ref.entry_id, *bare_fields(other))
+    watch = Watch(ours.id, "default", job.ref, ours)
+    check = LossCheck(keys, "gateway", retention_ms=RETENTION_MS)
+    assert await check.check(link, watch) is Verdict.REQUEUED
+    assert watch.ref != job.ref
+    assert [one.ref for one in await worker.claimer.new(1)] == [job.ref]
+    ender = Ender(keys, "gateway", retention_ms=RETENTION_MS)
+    assert await ender.end(link, ours.id, ref=job.ref, code=code, message="", request=ours) is not None
+    assert await queue.exists(job.ref, other.id)
 
 
 @pytest.mark.parametrize("unread", [True, False])

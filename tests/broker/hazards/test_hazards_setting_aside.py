@@ -111,7 +111,7 @@ async def test_hazard_17_out_of_memory_buries_nothing(
             await bury(link, keys, claimed.ref, reason=ErrorCode.DEAD_LETTER, message="")
     finally:
         await link.call("CONFIG", "SET", "maxmemory", "0")
-    assert (await entry_state(link, keys, claimed.ref)).consumer == "w1"
+    assert (await entry_state(link, keys, claimed.ref, "r1")).consumer == "w1"
     assert await bury(link, keys, claimed.ref, reason=ErrorCode.DEAD_LETTER, message="")
 
 
