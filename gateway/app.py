@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from orcastream.broker.errors import BrokerError
@@ -131,12 +132,19 @@ async def _docs(request: Request) -> Response:
 def _http(request: Request, error: HTTPException) -> ApiError:
     """Return the router's error with a message that names the path."""
     message, status = str(error.detail), error.status_code
+    methods = _methods_at(request) if status == 405 else None
     code = {404: "not_found", 405: "method_not_allowed"}.get(status)
     if code is not None and message == HTTPStatus(status).phrase:
-        allow = (error.headers or {}).get("Allow")
-        allowed = f"{allow} at this path" if allow else "the paths that GET /docs lists"
+        allowed = "the paths that GET /docs lists" if methods is None else f"{methods} at this path"
         message = f"{request.method} {without_keys(shown(request.url.path))}: {message}, allowed: {allowed}"
-    return ApiError(status, message, code=code, headers=error.headers)
+    headers = error.headers if methods is None else {"Allow": methods}
+    return ApiError(status, message, code=code, headers=headers)
+
+
+def _methods_at(request: Request) -> str:
+    """Return the methods of all routes at a path; the router names only those of the first."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in routes for method in getattr(route, "methods", ())}))
 
 
 def _crash(error: Exception) -> ApiError:

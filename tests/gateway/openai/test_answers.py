@@ -429,3 +429,6 @@ async def test_http_errors_have_openais_shape(stage: Stage) -> None:
     assert (wrong.json()["error"]["code"], wrong.headers["allow"]) == ("method_not_allowed", "POST")
     message = "GET '/v1/completions': Method Not Allowed, allowed: POST at this path"
     assert wrong.json()["error"]["message"] == message
+    several = await http.put("/v1/files")
+    assert (several.status_code, several.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert several.json()["error"]["message"].endswith("allowed: GET, HEAD, POST at this path")
