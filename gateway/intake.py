@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from orcastream.broker.entry import EntryRef
@@ -13,6 +12,7 @@ from orcastream.broker.posting import counting_request
 from orcastream.broker.queue import Enqueued
 from orcastream.gateway.admission.api_key import Grant
 from orcastream.gateway.admission.query import check_query
+from orcastream.gateway.admission.single_header import single_header
 from orcastream.gateway.errors import id_in_use, invalid, reply_expired
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.endpoint import GenerationEndpoint
@@ -90,7 +90,7 @@ async def receive(
     """Read, check and admit a body. Raises ApiError, InvalidRequest, BrokerError."""
     grant = gateway.tenants.of(request.headers)
     check_query(request)
-    _check_one_key(request.headers)
+    single_header(request.headers, "Idempotency-Key")
     async with gateway.bodies.body_of(request) as raw:
         parse = partial(parse_body, endpoint, raw, gateway.models.max_total_tokens)
         asked = await gateway.offload.run(len(raw), parse)
@@ -102,13 +102,6 @@ async def receive(
             asked = await prepare(asked, grant.tenant)
         admitted = await gateway.offload.run(len(raw), partial(admit, model, limits, asked, grant, request.headers))
     return Received(model, asked, grant, admitted)
-
-
-def _check_one_key(headers: Headers) -> None:
-    """Raise InvalidRequest if several headers name different requests."""
-    keys = headers.getlist("idempotency-key")
-    if len(set(keys)) > 1:
-        raise InvalidRequest("Idempotency-Key", keys, "one")
 
 
 def admit(

@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from orcastream.gateway.admission.query import check_query, read_flag
+from orcastream.gateway.admission.single_header import single_header
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.answer_shape import AnswerShape
 from orcastream.gateway.openai.endpoints import RESPONSES
@@ -26,7 +27,7 @@ async def events(gateway: Gateway, request: Request) -> Response:
     found, shown = await find_request(gateway, request), request.path_params["request_id"]
     check_query(request, "include_usage")
     usage = UsageWanted(at_end=read_flag(request, "include_usage"))
-    last_event_id = request.headers.get("last-event-id")
+    last_event_id = single_header(request.headers, "Last-Event-ID")
     resume = Delivered.parse(last_event_id) if last_event_id else None
     if RESPONSES.owns(found.request_id):
         response = await StoredResponse.read(found) or StoredResponse.unknown(found)

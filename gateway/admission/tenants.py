@@ -8,10 +8,12 @@ from typing import Final
 
 from pydantic import SecretStr
 from redis.exceptions import ResponseError
+from starlette.datastructures import Headers
 
 from orcastream.broker.errors import BrokerError
 from orcastream.gateway.admission.api_key import Grant, Grants, digest
 from orcastream.gateway.admission.key_source import KeySource
+from orcastream.gateway.admission.single_header import single_header
 from orcastream.gateway.errors import unauthorized, unavailable
 from orcastream.gateway.log import log_event
 from orcastream.schemas.errors import InvalidRequest
@@ -34,16 +36,16 @@ class Tenants:
         if source is None:
             self._grants = {digest(key.get_secret_value()): Grant(tenant=name) for key, name in api_keys.items()}
 
-    def of(self, headers: Mapping[str, str]) -> Grant:
+    def of(self, headers: Headers) -> Grant:
         """Return what the sender of a request may do.
 
-        Raises ApiError 401 if a key is required and this one is not valid.
+        Raises ApiError 401 if a key is required and this one is not valid, InvalidRequest if there are several.
         """
         if self._grants is None:
             raise unavailable("The API keys could not be read yet.", "api_keys_unknown")
         if not self._grants and self._source is None:
             return _ANYBODY
-        scheme, _, key = headers.get("authorization", "").partition(" ")
+        scheme, _, key = (single_header(headers, "Authorization") or "").partition(" ")
         grant = self._grants.get(digest(key.strip()))
         if scheme.lower() != "bearer" or grant is None or (grant.expires is not None and time.time() >= grant.expires):
             raise unauthorized()

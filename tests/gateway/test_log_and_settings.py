@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from starlette.datastructures import Headers
 
 from orcastream.gateway.admission.tenants import Tenants
 from orcastream.gateway.settings import GatewaySettings
@@ -84,8 +85,8 @@ def test_keys_come_from_the_environment_and_are_not_shown(monkeypatch: pytest.Mo
     settings = GatewaySettings(_env_file=None)
     assert "sk-secret" not in repr(settings)
     tenants = Tenants(settings.api_keys)
-    assert tenants.of({"authorization": "bearer sk-secret"}).tenant == "alpha"
-    assert Tenants({}).of({}).tenant == "default"
+    assert tenants.of(Headers({"authorization": "bearer sk-secret"})).tenant == "alpha"
+    assert Tenants({}).of(Headers()).tenant == "default"
 
 
 async def test_a_server_that_evicts_is_warned_of(

@@ -175,3 +175,14 @@ def test_an_invalid_list_of_keys_is_refused(text: str) -> None:
 def test_keys_come_from_one_source() -> None:
     with pytest.raises(ValueError, match="allowed: one of them"):
         GatewaySettings(_env_file=None, api_keys={"k": "alpha"}, api_keys_in_redis=True)
+
+
+async def test_several_keys_in_one_request_are_refused_unless_equal(stage: Stage) -> None:
+    """A proxy may have checked another one than the gateway would take."""
+    http = (await stage.gateway(api_keys={"one": "alpha", "two": "beta"})).http()
+    one, two = (("Authorization", f"Bearer {key}") for key in ("one", "two"))
+    for headers in ([one, two], [two, one]):
+        refused = await http.get("/v1/models", headers=headers)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "Authorization")
+        assert "Bearer" not in refused.json()["error"]["message"]
+    assert (await http.get("/v1/models", headers=[one, one])).status_code == 200

@@ -159,11 +159,14 @@ async def test_a_wrong_checksum_is_a_conflict(stage: Stage) -> None:
 async def test_ids_that_cannot_be_resumed(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway()
-    request_id, _ = await posted(served, "/v1/completions", BODY)
+    request_id, events = await posted(served, "/v1/completions", BODY)
     http = served.http()
     for last_id in ("nonsense", "3-00000000.", "3-00000000.0", "3-00000000.x", "3-00000000.1.1"):
         bad = await http.get(f"/v1/requests/{request_id}/events", headers={"Last-Event-ID": last_id})
         assert (bad.status_code, bad.json()["error"]["param"]) == (400, "Last-Event-ID")
+    several = [("Last-Event-ID", last_id) for last_id in {event.last_id for event in events} if last_id]
+    refused = await http.get(f"/v1/requests/{request_id}/events", headers=several)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "Last-Event-ID")
     flag = await http.get(f"/v1/requests/{request_id}/events?include_usage=maybe")
     assert (flag.status_code, flag.json()["error"]["param"]) == (400, "include_usage")
     for unknown in ("cmpl-unknown", "no%20id", "x" * 200):
