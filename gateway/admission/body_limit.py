@@ -71,8 +71,11 @@ class BodyLimit:
     async def _refuse(
         self, scope: Scope, receive: Receive, send: Send, most_bytes: int, announced_bytes: int = 0
     ) -> None:
-        """Read and drop the body, then answer: a client that is still sending would see a reset instead."""
-        if announced_bytes <= _LINGER_BYTES:
+        """Read and drop the body, then answer: a client that is still sending would see a reset instead.
+
+        One that waits for 100 Continue is not sending yet.
+        """
+        if announced_bytes <= _LINGER_BYTES and not (announced_bytes and _awaits_continue(scope)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LINGER_S):
                     await _drop_body(receive)
@@ -80,6 +83,11 @@ class BodyLimit:
         self._refused(error)
         response = JSONResponse(error.body(), status_code=error.status, headers={"Connection": "close"})
         await response(scope, receive, send)
+
+
+def _awaits_continue(scope: Scope) -> bool:
+    expected: bytes = dict(scope["headers"]).get(b"expect", b"")
+    return expected.lower() == b"100-continue"
 
 
 async def _drop_body(receive: Receive) -> None:

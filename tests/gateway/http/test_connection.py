@@ -265,3 +265,9 @@ def test_a_client_that_leaves_with_two_requests_under_way_leaves_both(narrow: Ga
     wait_logged(narrow, "accepted request=cmpl-left ")
     connection.close()
     wait_logged(narrow, "disconnected request=cmpl-left\n")
+
+
+def test_a_client_that_waits_before_it_sends_a_body_too_large_need_not_send_it(narrow: GatewayProcess) -> None:
+    head = HEAD.replace(b"Length: 100", b"Length: 60000000") + b"Expect: 100-continue\r\n\r\n"
+    answer = all_of(connect(narrow, head))
+    assert (status_of(answer), error_of(answer, "code")) == (413, "body_too_large")
