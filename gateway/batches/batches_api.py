@@ -13,10 +13,10 @@ from orcastream.gateway.batches.batch_line import PRIORITY_CLASS
 from orcastream.gateway.batches.batch_object import batch_object, has_ended, status_of
 from orcastream.gateway.batches.batch_request import BatchRequest, BatchTerms, endpoint_at
 from orcastream.gateway.batches.batches import Batch, Batches
-from orcastream.gateway.batches.listing import PageQuery, list_object
 from orcastream.gateway.batches.unreadable_batches import UnreadableBatch
 from orcastream.gateway.batches.upload import PURPOSE
 from orcastream.gateway.errors import batch_ended, batch_not_found, batch_unreadable, file_not_found, file_unreadable
+from orcastream.gateway.listing import PageQuery, list_object
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.json_body import read_json_object
 from orcastream.schemas.errors import InvalidRequest

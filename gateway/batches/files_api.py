@@ -12,11 +12,11 @@ from orcastream.broker.files.stored_file import StoredFile
 from orcastream.gateway.admission.query import check_query
 from orcastream.gateway.batches.batch_run import OUTPUT_PURPOSE
 from orcastream.gateway.batches.batches import Batches
-from orcastream.gateway.batches.listing import PageQuery, list_object
 from orcastream.gateway.batches.upload import HELD_BYTES, PURPOSE, Upload
 from orcastream.gateway.errors import file_not_found, file_unreadable, files_full
 from orcastream.gateway.http.body_memory import check_encoding
 from orcastream.gateway.http.url_secrets import without_keys
+from orcastream.gateway.listing import PageQuery, list_object
 from orcastream.gateway.log import log_event
 from orcastream.schemas.errors import InvalidRequest
 

@@ -12,6 +12,8 @@ from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue
 from orcastream.gateway.admission.query import check_query, read_flag, read_number
 from orcastream.gateway.errors import not_found
+from orcastream.gateway.http.url_secrets import without_keys
+from orcastream.gateway.listing import PageQuery, list_object
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.responses.behind import Behind
@@ -77,20 +79,10 @@ async def input_items(gateway: Gateway, request: Request) -> Response:
     """GET: a page of the conversation up to the answer."""
     check_query(request, "after", "limit", "order", repeatable=_INCLUDE)
     _check_include(request)
-    limit = read_number(request, "limit", least=1, most=_MAX_ITEMS) or _DEFAULT_ITEMS
-    order, after = request.query_params.get("order", "desc"), request.query_params.get("after")
-    if order not in ("asc", "desc"):
-        raise InvalidRequest("order", order, "asc, desc")
+    query = PageQuery.read(request, default=_DEFAULT_ITEMS, most=_MAX_ITEMS)
     stored = await _stored(gateway, request)
-    items = list(stored.record.items if order == "asc" else reversed(stored.record.items))
-    if after is not None:
-        ids = [item["id"] for item in items]
-        if after not in ids:
-            raise InvalidRequest("after", after, "the id of an item of this response")
-        items = items[ids.index(after) + 1 :]
-    page = items[:limit]
-    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
-    return _told(stored, {"object": "list", "data": page, **ends, "has_more": len(items) > limit})
+    page = query.page(query.behind(stored.record.items, lambda item: str(item["id"])))
+    return _told(stored, list_object(page.items, has_more=page.has_more))
 
 
 async def _stored(gateway: Gateway, request: Request) -> StoredResponse:
@@ -112,7 +104,9 @@ async def _end_of(found: Found) -> None:
 
 
 def _check_include(request: Request) -> None:
-    check_included("include", [value for name in _INCLUDE for value in request.query_params.getlist(name)])
+    check_included(
+        "include", [without_keys(value) for name in _INCLUDE for value in request.query_params.getlist(name)]
+    )
 
 
 def _told(stored: StoredResponse, body: dict[str, object]) -> Response:

@@ -22,6 +22,8 @@ PATHS = (
     f"/v1/models?Key-1={KEY}",
     f"/v1/requests/x/events?include_usage={KEY}",
     f"/v1/requests/x/events?include_usage=true&include_usage={KEY}",
+    f"/v1/responses/x?include={KEY}",
+    f"/v1/responses/x/input_items?order={KEY}",
     f"/{KEY}/v1/models",
     f"/v1/models/{KEY}",
     f"/v1/requests/{KEY}/events",
