@@ -45,7 +45,7 @@ def call_schema() -> Json:
     }
     call_id = {"type": "string", "minLength": 1, "maxLength": MAX_CALL_ID_LENGTH}
     properties = {"id": call_id, "type": {"const": "function"}, "function": function}
-    return {"type": "object", "properties": properties, "required": ["id", "type", "function"]}
+    return {"type": "object", "properties": properties, "required": ["id", "function"]}
 
 
 def _call(field: str, value: object) -> Json:

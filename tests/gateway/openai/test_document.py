@@ -112,3 +112,11 @@ async def test_an_accepted_body_fits_the_document(stage: Stage, more: dict[str, 
     response = await (await stage.gateway()).http().post("/v1/completions", json=body)
     fits = jsonschema.Draft202012Validator(BODIES["CompletionRequest"]).is_valid(body)
     assert (response.status_code == 200) is fits, response.text
+
+
+async def test_a_call_that_is_accepted_without_its_type_fits_the_document(stage: Stage) -> None:
+    call = {"id": "c", "function": {"name": "add", "arguments": "{}"}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+    jsonschema.validate(messages, BODIES["ChatRequest"]["properties"]["messages"])
+    response = await (await stage.gateway(model=str(MODEL_DIR))).http().post("/tokenize", json={"messages": messages})
+    assert response.status_code == 200, response.text
