@@ -174,6 +174,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._shared.waiting.pop(self, None)
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
+            self.cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
             _send_without_chunks(self.cycle)
 
     def on_message_complete(self) -> None:

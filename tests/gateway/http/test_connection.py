@@ -244,6 +244,8 @@ def test_a_client_of_http_1_0_gets_its_stream_without_chunks(narrow: GatewayProc
     assert b"transfer-encoding" not in headers
     assert events.startswith(b": worker ")
     assert json.loads(events.partition(b"data: ")[2])["error"]["code"] == "expired"
+    expecting = all_of(connect(narrow, head.replace(b"Host", b"Expect: 100-continue\r\nHost"), body))
+    assert status_of(expecting) == 200
     length = all_of(connect(narrow, LIVE.replace(b"1.1", b"1.0")))
     assert b"\r\ncontent-length: " in length
     assert json.loads(length.partition(b"\r\n\r\n")[2])
