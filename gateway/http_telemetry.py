@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from prometheus_client import CollectorRegistry
 
-_UNTOLD: Final = "^https?://[^/]*/(health/|metrics$)"
+_UNTOLD: Final = "^https?://[^/]*/(health(/.*)?|metrics)$"
 """Probes and scrapes get neither spans nor durations."""
 _OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 _PATHS: Final = ("url.path", "http.target", "http.url")

@@ -118,7 +118,8 @@ async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway
                 assert [event async for event in read(response)][-1].done
             refused = await http.post("/v1/chat/completions", json={"model": "another", "messages": []})
             assert refused.status_code == 400
-            await http.get("/metrics")
+            for untold in ("/health", "/health/live", "/metrics"):
+                await http.get(untold)
             page = await eventually(lambda: _page_with_the_queue(http))
             answered = worker.requests[-1].traceparent
             broken_off = asyncio.create_task(_told_at_the_end(http.base_url, "stays"))
