@@ -86,7 +86,7 @@ def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
         access_log = logging.getLogger("uvicorn.access")
         access_log.setLevel(logging.INFO)
         access_log.addFilter(WithoutSecrets())
-    allow_descriptors(settings.max_connections)
+    settings = settings.model_copy(update={"max_connections": allow_descriptors(settings.max_connections)})
     on_stop(leaving())
     name = new_gateway_name()
     telemetry = start_telemetry(

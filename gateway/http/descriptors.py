@@ -10,13 +10,24 @@ _BESIDE: Final = 128
 """Descriptors for Redis, files and listening sockets."""
 
 
-def allow_descriptors(connections: int) -> None:
-    """Raise this process's soft limit to allow `connections` connections; log a warning if the hard limit is lower."""
+def allow_descriptors(connections: int) -> int:
+    """Raise this process's soft limit to allow `connections` connections; return how many it allows.
+
+    If the hard limit is lower, log a warning: clients must not take the descriptors that the connections to Redis need.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _BESIDE
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
+        return connections
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        log_event("fewer connections than max_connections", level=logging.WARNING, descriptors=allowed, wanted=wanted)
+        connections = min(connections, max(allowed - _BESIDE, allowed // 2))
+        log_event(
+            "fewer connections than max_connections",
+            level=logging.WARNING,
+            connections=connections,
+            descriptors=allowed,
+            wanted=wanted,
+        )
+    return connections
