@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("orcastream.worker")
 
 ENGINE_FAILED = 70
-"""Exit status when the engine failed or stalled; its requests are taken over once their leases have expired."""
+"""Exit status when the engine failed, or it or the event loop stalled; others take its requests over after a lease."""
 
 SWITCH_INTERVAL_S = 0.0005
 """The engine's thread holds the interpreter between its operators; the event loop must get its turn soon."""
@@ -158,6 +158,7 @@ async def _serve(
     admin: Admin | None,
 ) -> int:
     from orcastream.worker.engine_loop import EngineFailed
+    from orcastream.worker.watchdog import Watchdog
     from orcastream.worker.worker import Worker
 
     keys = settings.keys()
@@ -170,6 +171,8 @@ async def _serve(
         loop.add_signal_handler(number, worker.drain)
     log.info("operators", extra=dict(worker.operators))
     log.info("serving", extra={"model": keys.model, "pid": os.getpid()})
+    watchdog = Watchdog(loop, settings.stall_timeout_s, ENGINE_FAILED)
+    watchdog.start()
     try:
         await worker.run()
     except* EngineFailed as failed:
@@ -178,4 +181,6 @@ async def _serve(
         telemetry.shut_down()
         logging.shutdown()
         os._exit(ENGINE_FAILED)  # its thread may hang inside an operator: there is no orderly way to end it
+    finally:
+        watchdog.stop()
     return 0

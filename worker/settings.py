@@ -112,7 +112,7 @@ class WorkerSettings(BrokerSettings, LogSettings):
         20.0, ge=0, le=3600, description="After SIGTERM, time for running requests before they are handed over. [s]"
     )
     stall_timeout_s: float = Field(
-        60.0, ge=1, le=3600, description="A worker whose engine makes no progress for this long exits. [s]"
+        60.0, ge=1, le=3600, description="A worker whose engine or event loop stands still for this long exits. [s]"
     )
     admin_port: int | None = Field(
         None,

@@ -76,3 +76,17 @@ def mutes() -> None:
         deliver(self, output)
 
     Outbox.deliver = guarded  # type: ignore[method-assign]
+
+
+def blocks() -> None:
+    """The event loop of a worker that claims a request `block...` never runs again."""
+    from orcastream.worker.admission import Admission
+
+    admit = Admission.admit
+
+    async def guarded(self: Admission, session: Any, claimed: Any) -> Any:
+        if claimed.fields[b"id"].startswith(b"block"):
+            time.sleep(STALL_S)  # noqa: ASYNC251
+        return await admit(self, session, claimed)
+
+    Admission.admit = guarded  # type: ignore[method-assign]

@@ -229,3 +229,15 @@ def test_a_worker_whose_engine_ends_silently_exits(
     worker.wait_serving()
     producer.post(count_of(1), request_id="mute", max_tokens=5)
     assert worker.wait() == ENGINE_FAILED
+
+
+def test_a_worker_whose_event_loop_stands_still_exits(
+    producer: Producer, start_worker: StartWorker, count_of: Callable, undisturbed: Callable
+) -> None:
+    worker = start_worker(patch=poison.blocks, stall_timeout_s=1)
+    worker.wait_serving()
+    producer.post(count_of(1), request_id="block", max_tokens=5)
+    assert worker.wait() == ENGINE_FAILED
+    assert "critical the event loop stands still" in worker.log
+    start_worker()
+    assert producer.read("block").tokens[0] == undisturbed(count_of(1), max_tokens=5)

@@ -1,0 +1,52 @@
+"""Ends a worker whose event loop stands still: the loop itself could not, and its requests have other workers."""
+
+import asyncio
+import logging
+import os
+import threading
+
+log = logging.getLogger("orcastream.worker")
+
+_LOOK_S = 0.5
+_SAY_S = 2.0
+"""How long the last log line may take: the loop may be waiting for the log's reader."""
+
+
+class Watchdog(threading.Thread):
+    """Exits this process with `status` if `loop` does not run for `timeout_s`, until `stop` is called.
+
+    It counts its own looks, so the time during which the whole process was stopped does not count.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float, status: int) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self._loop = loop
+        self._timeout_s = timeout_s
+        self._status = status
+        self._stopped = threading.Event()
+        self._answered = threading.Event()
+
+    def stop(self) -> None:
+        """Stop watching; call it before the loop closes."""
+        self._stopped.set()
+        self.join()
+
+    def run(self) -> None:
+        """Call the loop, and wait for its answer, again and again."""
+        looks = 0
+        self._loop.call_soon_threadsafe(self._answered.set)
+        while not self._stopped.wait(_LOOK_S):
+            looks += 1
+            if self._answered.is_set():
+                looks = 0
+                self._answered.clear()
+                self._loop.call_soon_threadsafe(self._answered.set)
+            elif looks * _LOOK_S > self._timeout_s:
+                self._exit(looks * _LOOK_S)
+
+    def _exit(self, seconds: float) -> None:
+        said = ("the event loop stands still",)
+        saying = threading.Thread(target=log.critical, args=said, kwargs={"extra": {"seconds": seconds}}, daemon=True)
+        saying.start()
+        saying.join(_SAY_S)
+        os._exit(self._status)
