@@ -171,7 +171,7 @@ class Ender:
         if mark.ref.lane == ref.lane:
             await drop_duplicate(link, self._keys, request_id=request_id, ref=ref, stays=mark.ref)
         else:  # no command may name keys of two lanes
-            require(await link.call_many([acknowledge_call(self._keys, ref)]))
+            require(await link.call_many([acknowledge_call(self._keys, ref, request_id)]))
         return True
 
     async def _read(self, link: Connection, request_id: str) -> Sequence[Any]:
