@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -71,14 +71,17 @@ class SmallCopy:
         self._model = self._new_copy()
         self._reference = Reference.of(self._model, longest, _LONG)
 
-    def error(self, backend: AttentionBackend) -> float:
-        """Return the error of its worst row in flat batches, relative to the spread of the row."""
-        return _largest_error(self._model, backend, self._reference, _LONG).of_all
+    def compare(self, backend: AttentionBackend) -> tuple[float, float]:
+        """Return the error of its worst row in flat batches, relative to the spread of the row, and what is allowed."""
+        error = _largest_error(self._model, backend, self._reference, _LONG).of_all
+        return error, self.tolerance(error)
 
     def tolerance(self, error: float) -> float:
         """Return the largest error that rounding explains; measured only if `error` exceeds the usual tolerance."""
-        if error <= _TINY_TOLERANCE:
-            return _TINY_TOLERANCE
+        return _TINY_TOLERANCE if error <= _TINY_TOLERANCE else self._amplified_tolerance
+
+    @cached_property
+    def _amplified_tolerance(self) -> float:
         exact = self._new_copy().double()
         try:
             logits = [_own_logits(exact, sequence) for sequence in self._reference.sequences]
@@ -94,8 +97,7 @@ class SmallCopy:
 
     def check(self, backend: AttentionBackend) -> None:
         """Raise UnsupportedModel if the model, whose modules were replaced, computes something else."""
-        found = self.error(backend)
-        allowed = self.tolerance(found)
+        found, allowed = self.compare(backend)
         if found > allowed:
             raise UnsupportedModel(f"relative error {found:.2g} on a small random copy, allowed {allowed:.2g}")
 
@@ -110,13 +112,11 @@ def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_mode
     crossed = {threshold.name: threshold.tokens for threshold in thresholds(model.config, max_model_len)}
 
     def is_same(shrunk: Collection[str]) -> bool:
-        copy = SmallCopy(model, shrunk, longest)
-        error = copy.error(backend)
-        return error <= copy.tolerance(error)
+        error, allowed = SmallCopy(model, shrunk, longest).compare(backend)
+        return error <= allowed
 
     copy = SmallCopy(model, crossed, longest)
-    found = copy.error(backend)
-    allowed = copy.tolerance(found)
+    found, allowed = copy.compare(backend)
     if found <= allowed:
         ModelRunner(tiny_copy(model, ()), backend).probe(_PROBE_TOKENS, longest)
         return copy

@@ -86,7 +86,7 @@ def blocks() -> None:
 
     async def guarded(self: Admission, session: Any, claimed: Any) -> Any:
         if claimed.fields[b"id"].startswith(b"block"):
-            time.sleep(STALL_S)  # noqa: ASYNC251
+            time.sleep(STALL_S)  # noqa: ASYNC251  # it must block the loop
         return await admit(self, session, claimed)
 
-    Admission.admit = guarded  # type: ignore[method-assign]
+    Admission.admit = guarded  # type: ignore[method-assign]  # this process is a test's alone
