@@ -38,7 +38,10 @@ def systems(weight: torch.Tensor, m: int, instruction_sets: Sequence[str | None]
     """Return the implementations of a linear layer, by name."""
     found: dict[str, Compute] = {}
     for name in instruction_sets:
-        found[f"ours {name or 'best'}"] = PackedLinear.pack(weight, instruction_set=name)
+        ours = found[f"ours {name or 'best'}"] = PackedLinear.pack(weight, instruction_set=name)
+        compact = ours.compact()
+        if compact is not None:
+            found[f"compact {name or 'best'}"] = compact
     found["torch"] = lambda x: torch.nn.functional.linear(x, weight)
     if weight.dtype == torch.bfloat16:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, m)

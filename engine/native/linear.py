@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from orcastream.engine.native.formats import FORMATS
+from orcastream.engine.native.formats import COMPACT_BFLOAT16, FORMATS
 from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library
 
@@ -15,6 +15,9 @@ PANEL = 32
 
 _ROWS_AT_ONCE = 4096
 """Rows of a weight that are quantized together, so that their float32 copy stays small."""
+
+_WEIGHTS_PER_OUTLIER = 512
+"""Fewest: the product of an outlier takes as long as that of some 20 other weights."""
 
 _PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.bfloat16: (torch.bfloat16,),
@@ -28,6 +31,8 @@ class _Linear(ctypes.Structure):
         ("weight", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
         ("sums", ctypes.c_void_p),
+        ("outliers", ctypes.c_void_p),
+        ("first_outlier", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("n", ctypes.c_int64),
         ("k", ctypes.c_int64),
@@ -61,7 +66,10 @@ def _functions(instruction_set: str | None) -> ctypes.CDLL:
     found.orca_linear_pack.argtypes = (integer, pointer, size, size, pointer, integer)
     found.orca_linear_bytes.argtypes = (integer, size, size)
     found.orca_linear_bytes.restype = size
-    for name in ("orca_linear", "orca_linear_gather", "orca_linear_pack"):
+    found.orca_compact_begin.argtypes = (pointer, pointer, pointer, integer)
+    found.orca_compact_end.argtypes = (pointer, pointer, pointer, pointer, integer)
+    nothing = ("orca_linear", "orca_linear_gather", "orca_linear_pack", "orca_compact_begin", "orca_compact_end")
+    for name in nothing:
         getattr(found, name).restype = None
     return found
 
@@ -82,10 +90,13 @@ class PackedLinear:
         instruction_set: str | None = None,
         scales: torch.Tensor | None = None,
         sums: torch.Tensor | None = None,
+        outliers: torch.Tensor | None = None,
+        first_outlier: torch.Tensor | None = None,
     ) -> None:
         """Wrap `memory`, panels that `pack` has written. `bias` is float32, `[n]`.
 
         With int8 there are `scales`, float32, and `sums` of the weight's rows, int32, both padded to whole panels.
+        Compact weights have `outliers`, int64, and the index of each panel's first one, int32, `[panels + 1]`.
         """
         self._functions = _functions(instruction_set)
         self._instruction_set = instruction_set
@@ -93,9 +104,10 @@ class PackedLinear:
         self.memory = memory
         self.bias = bias
         self.scales, self.sums = scales, sums
-        address = None if bias is None else bias.data_ptr()
-        found = (None if each is None else each.data_ptr() for each in (scales, sums))
-        self._linear = _Linear(memory.data_ptr(), *found, address, n, k, FORMATS[dtype])
+        self.outliers, self.first_outlier = outliers, first_outlier
+        parts = (memory, scales, sums, outliers, first_outlier, bias)
+        addresses = (None if each is None else each.data_ptr() for each in parts)
+        self._linear = _Linear(*addresses, n, k, COMPACT_BFLOAT16 if self.is_compact else FORMATS[dtype])
         self._pointer = ctypes.addressof(self._linear)
 
     @property
@@ -150,11 +162,14 @@ class PackedLinear:
     def merge(cls, parts: Sequence["PackedLinear"]) -> "PackedLinear":
         """Return one layer that computes the outputs of `parts` for the same input, side by side.
 
-        Raises ValueError if depths or formats differ, or if any part but the last does not fill whole panels.
+        Raises ValueError if depths or formats differ, if any part but the last does not fill whole panels, or if
+        weights are compact.
         """
         first = parts[0]
         if any((part.k, part.dtype) != (first.k, first.dtype) for part in parts):
             raise ValueError("parts: got several depths or formats, allowed: one")
+        if any(part.is_compact for part in parts):
+            raise ValueError("parts: got compact weights, allowed: others, which are merged before")
         if any(part.n % PANEL for part in parts[:-1]):
             raise ValueError(f"parts: got {[part.n for part in parts]} columns, allowed: multiples of {PANEL}")
         bias = None
@@ -168,6 +183,43 @@ class PackedLinear:
             scales = torch.cat([part.scales for part in parts if part.scales is not None])
             sums = torch.cat([part.sums for part in parts if part.sums is not None])
         return cls(memory, n, first.k, first.dtype, bias, first._instruction_set, scales, sums)
+
+    def compact(self) -> "PackedLinear | None":
+        """Return the same layer with bfloat16 weights in 12 bits, without loss, or None if that does not pay off.
+
+        Four bits stand for the upper byte, which has one of few values in nearly all weights of a panel (DFloat11,
+        https://arxiv.org/abs/2504.11651, compresses the same redundancy by codes of variable length). Layers with more
+        than one other weight in 512 stay as they are, as do all with instruction sets that cannot unpack them.
+        """
+        functions, threads = self._functions, torch.get_num_threads()
+        if self.dtype != torch.bfloat16 or self.is_compact or not functions.orca_compact_usable():
+            return None
+        memory = empty_bytes(functions.orca_linear_bytes(COMPACT_BFLOAT16, self.n, self.k))
+        counts = torch.empty(-(-self.n // PANEL), dtype=torch.int32)
+        functions.orca_compact_begin(self._pointer, counts.data_ptr(), memory.data_ptr(), threads)
+        first = torch.zeros(len(counts) + 1, dtype=torch.int32)
+        torch.cumsum(counts, 0, dtype=torch.int32, out=first[1:])
+        num_outliers = int(first[-1])
+        if num_outliers * _WEIGHTS_PER_OUTLIER > self.n * self.k:
+            return None
+        outliers = torch.empty(num_outliers, dtype=torch.int64)
+        functions.orca_compact_end(self._pointer, first.data_ptr(), outliers.data_ptr(), memory.data_ptr(), threads)
+        return PackedLinear(
+            memory, self.n, self.k, self.dtype, self.bias, self._instruction_set, outliers=outliers, first_outlier=first
+        )
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether weights have 12 bits."""
+        return self.outliers is not None
+
+    def adopt(self, other: "PackedLinear") -> None:
+        """Take over the weights of `other`, the same layer in another format, and free the own ones.
+
+        What refers to this layer, or to its `address`, computes with the adopted weights from now on.
+        """
+        self.memory, self.outliers, self.first_outlier = other.memory, other.outliers, other.first_outlier
+        ctypes.pointer(self._linear)[0] = other._linear
 
     def __call__(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return `[..., n]` in `dtype` (default: that of x) for x `[..., k]` in the weight's format."""

@@ -1,7 +1,10 @@
 """Fixtures: every instruction set that this machine can run, with the tile unit of AMX emulated where it is missing."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from orcastream.engine.native import elementwise, linear, mlp
 from orcastream.engine.native import library as library_module
 from orcastream.engine.native.build import library_path
 from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS, supported
@@ -24,8 +27,15 @@ def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def computes_with(instruction_set: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def computes_with(instruction_set: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The instruction set that all code uses that requests the fastest one."""
     chosen = instruction_set, library(instruction_set)
     monkeypatch.setattr(library_module, "_best", lambda: chosen)
-    return instruction_set
+    _forget_the_fastest()
+    yield instruction_set
+    _forget_the_fastest()
+
+
+def _forget_the_fastest() -> None:
+    for found in (library, elementwise._functions, linear._functions, mlp._functions):
+        found.cache_clear()

@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine.model.passes.base import Pass
+from orcastream.engine.model.passes.compact_weights import CompactWeights
 from orcastream.engine.model.passes.compile_decoder import CompileDecoder
 from orcastream.engine.model.passes.fuse_gated_mlp import FuseGatedMLP
 from orcastream.engine.model.passes.fuse_norm import FuseNorm
@@ -37,8 +38,8 @@ def pack_linears(model: PreTrainedModel, int8: bool = False) -> dict[str, int]:
 
 
 def fuse_modules(model: PreTrainedModel) -> dict[str, int]:
-    """Run the passes that combine several modules."""
-    return _apply(model, MergeProjections(), CompileDecoder(), FuseGatedMLP(), FuseNorm())
+    """Run the passes on packed layers: those that combine several modules, and the one that makes weights compact."""
+    return _apply(model, MergeProjections(), CompactWeights(), CompileDecoder(), FuseGatedMLP(), FuseNorm())
 
 
 @torch.inference_mode()

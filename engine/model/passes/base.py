@@ -16,7 +16,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 ROUNDED_TOLERANCE = 0.05
 """The same for weights and inputs in 8 bits: normally distributed values are off by about 0.01."""
 
-_CHECKED_ROWS = (1, 5, 40)
+_CHECKED_ROWS = (1, 5, 16, 40)
 
 ROWS_OF_COPY = 5
 """Rows for a replacement that differs from a checked one only in its values."""

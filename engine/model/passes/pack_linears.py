@@ -98,10 +98,15 @@ class PackLinears(Pass):
         return count
 
 
+def packed_layers(model: nn.Module) -> list[tuple[str, PackedLinear]]:
+    """Return all packed layers, each once, with the name of a module that has it."""
+    found = ((name, getattr(module, "packed", None)) for name, module in model.named_modules())
+    return list({id(packed): (name, packed) for name, packed in found if isinstance(packed, PackedLinear)}.values())
+
+
 def packed_memory(model: nn.Module) -> list[torch.Tensor]:
     """Return the memory of all packed weights, each once."""
-    packed = (getattr(module, "packed", None) for module in model.modules())
-    return list({each.memory.data_ptr(): each.memory for each in packed if isinstance(each, PackedLinear)}.values())
+    return [packed.memory for _, packed in packed_layers(model)]
 
 
 def _own_memory(model: PreTrainedModel) -> None:

@@ -8,6 +8,8 @@ namespace orca {
 
 // Memory to prefetch into the second-level cache meanwhile: `lines` of 64 bytes per step, until the end.
 struct Fetch {
+    static constexpr bool ALONE = false;
+
     const char* at;
     const char* end;
     int64_t lines;

@@ -29,7 +29,7 @@ void LinearWork::reserve(const Linear& linear, int64_t m) {
 #endif
     if (linear.format == F32) return PackedRows<FloatDot>::reserve(linear, m, *this);
     if (linear.format == INT8) return PackedRows<ByteDot>::reserve(linear, m, *this);
-    PackedRows<BfloatDot>::reserve(linear, m, *this);
+    PackedRows<BfloatDot>::reserve(linear, m, *this);  // the same for COMPACT_BF16
 }
 
 bool by_vectors([[maybe_unused]] const Linear& linear) {
@@ -51,6 +51,9 @@ void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork&
 #endif
     if (linear.format == F32) return linear_by_vectors<FloatDot>(linear, x, y, work, team, thread);
     if (linear.format == INT8) return linear_by_vectors<ByteDot>(linear, x, y, work, team, thread);
+#ifdef ORCA_COMPACT
+    if (linear.format == COMPACT_BF16) return linear_by_vectors<CompactDot>(linear, x, y, work, team, thread);
+#endif
     linear_by_vectors<BfloatDot>(linear, x, y, work, team, thread);
 }
 

@@ -18,12 +18,21 @@ namespace orca {
 
 constexpr int64_t PANEL = 32;
 
+// A weight that a panel of COMPACT_BF16 does not represent.
+struct Outlier {
+    int32_t depth;
+    uint16_t column;  // of the panel
+    bf16 value;
+};
+
 // A packed weight of n columns (outputs) and k inputs; bias may be null. INT8 has a scale and the sum of its weights per
-// column, padded to whole panels.
+// column, padded to whole panels. COMPACT_BF16 has outliers, sorted by panel, and where those of each panel begin.
 struct Linear {
     const void* weight;
     const float* scales;
     const int32_t* sums;
+    const Outlier* outliers;
+    const int32_t* first_outlier;
     const float* bias;
     int64_t n;
     int64_t k;
@@ -41,14 +50,24 @@ struct Rows {
 inline int64_t panels(int64_t n) { return (n + PANEL - 1) / PANEL; }
 
 // Values per 4 bytes, and the depth that panels are padded to.
-inline int64_t packing(int32_t format) { return format == F32 ? 1 : format == BF16 ? 2 : 4; }
+inline int64_t packing(int32_t format) { return format == F32 ? 1 : format == INT8 ? 4 : 2; }
 inline int64_t padded_depth(int32_t format, int64_t k) {
     const int64_t tile = 16 * packing(format);
     return (k + tile - 1) / tile * tile;
 }
 
+constexpr int64_t COMPACT_HEAD = 64;
+constexpr int64_t COMPACT_PAIR = 3 * 64;  // bytes of two steps
+
 // Distance between two panels in bytes.
-inline int64_t panel_bytes(int32_t format, int64_t k) { return padded_depth(format, k) / packing(format) * PANEL * 4; }
+inline int64_t panel_bytes(int32_t format, int64_t k) {
+    const int64_t steps = padded_depth(format, k) / packing(format);
+    return format == COMPACT_BF16 ? COMPACT_HEAD + steps / 2 * COMPACT_PAIR : steps * PANEL * 4;
+}
+
+inline const char* panel_of(const Linear& linear, int64_t panel) {
+    return static_cast<const char*>(linear.weight) + panel * panel_bytes(linear.format, linear.k);
+}
 
 // Memory that a team shares: rows of x as the kernels read them, except with AMX, where each thread packs its own.
 struct LinearWork {

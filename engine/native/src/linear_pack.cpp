@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "linear.h"
+#include "linear_compact.h"
 #include "number.h"
 #include "team.h"
 
@@ -36,7 +37,23 @@ template <class T> void pack(const T* from, int64_t n, int64_t k, int32_t format
     }
 }
 
+template <class T> void gather_compact_row(const Linear& linear, int64_t row, T* to) {
+    const char* panel = panel_of(linear, row / PANEL);
+    const uint8_t* upper = reinterpret_cast<const uint8_t*>(panel);
+    const uint8_t* pairs = reinterpret_cast<const uint8_t*>(panel + COMPACT_HEAD);
+    for (int64_t i = 0; i < linear.k; i++) {
+        const int64_t half = row % PANEL / HALF, at = compact_place(row, i % 4);
+        const uint8_t* pair = pairs + i / 4 * COMPACT_PAIR;
+        const int code = half ? pair[at] >> 4 : pair[at] & (CODES - 1);
+        store(to + i, widen(static_cast<bf16>(upper[code] << 8 | pair[64 * (1 + half) + at])));
+    }
+    for (const Outlier& each : outliers_of(linear, row / PANEL)) {
+        if (each.column == row % PANEL) store(to + each.depth, widen(each.value));
+    }
+}
+
 template <class T> void gather_row(const Linear& linear, int64_t row, T* to) {
+    if (linear.format == COMPACT_BF16) return gather_compact_row(linear, row, to);
     for (int64_t i = 0; i < linear.k; i++) {
         const int64_t at = place(linear.format, linear.k, row, i);
         float value;

@@ -5,197 +5,33 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
-
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
+#include <utility>
 
 #include "fetch.h"
+#include "linear_compact.h"
+#include "linear_dot.h"
 #include "linear_int8.h"
 #include "linear_store.h"
 #include "team.h"
 
 namespace orca {
 
-#if defined(__AVX512F__)
-constexpr int WIDTH = 16;
-constexpr int MOST_SUMS = 24;
-#elif defined(__AVX2__)
-constexpr int WIDTH = 8;
-constexpr int MOST_SUMS = 8;
-#else
-constexpr int WIDTH = 4;
-constexpr int MOST_SUMS = 16;
-#endif
-
-typedef float Floats __attribute__((vector_size(4 * WIDTH)));
-typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));
-typedef float LooseFloats __attribute__((vector_size(4 * WIDTH), aligned(4)));
-typedef int32_t LooseInts __attribute__((vector_size(4 * WIDTH), aligned(4)));
-
-constexpr int64_t PREFETCH_BYTES = 4096;
-
-constexpr int64_t STEP_BYTES = PANEL * 4;  // per step of a panel
-
-// How each format of weights multiplies. `Input` is what a `Row` of x is packed as, STEP of them per step; a step of
-// the panel is WIDER times STEP_BYTES. `Widened`, if not void, does the same with a panel that was prepared for it.
-struct AsPacked {
-    using Widened = void;
-    static constexpr int WIDER = 1;
-};
-
-struct FloatDot : AsPacked {
-    using Row = float;
-    using Input = float;
-    using Sum = Floats;
-    static constexpr int STEP = 1;
-    struct Weight {
-        Floats value;
-        Weight() = default;
-        explicit Weight(const char* at) : value(*reinterpret_cast<const LooseFloats*>(at)) {}
-    };
-    static Sum add(Sum sum, const Weight& weight, const Input* x) { return sum + weight.value * x[0]; }
-};
-
-#ifdef __AVX512BF16__
-struct BfloatDot : AsPacked {
-    using Row = bf16;
-    using Input = bf16;
-    using Sum = __m512;
-    static constexpr int STEP = 2;
-    struct Weight {
-        __m512i value;
-        Weight() = default;
-        explicit Weight(const char* at) : value(_mm512_loadu_si512(at)) {}
-    };
-    static Sum add(Sum sum, const Weight& weight, const Input* x) {
-        int32_t pair;
-        std::memcpy(&pair, x, sizeof pair);
-        return _mm512_dpbf16_ps(sum, (__m512bh)weight.value, (__m512bh)_mm512_set1_epi32(pair));
-    }
-};
-#else
-struct WidePairs {
-    Floats even;
-    Floats odd;
-};
-
-inline WidePairs widen_pairs(const char* at) {
-    const Ints pairs = *reinterpret_cast<const LooseInts*>(at);
-    return {(Floats)(pairs << 16), (Floats)(pairs & static_cast<int32_t>(0xffff0000))};
-}
-
-// For a panel in float32: a step has the even numbers of each pair, followed by the odd ones.
-struct WideDot {
-    using Input = float;
-    using Sum = Floats;
-    static constexpr int STEP = 2, WIDER = 2;
-    struct Weight : WidePairs {
-        Weight() = default;
-        explicit Weight(const char* at)
-            : WidePairs{*reinterpret_cast<const LooseFloats*>(at),
-                        *reinterpret_cast<const LooseFloats*>(at + STEP_BYTES)} {}
-    };
-    static Sum add(Sum sum, const WidePairs& weight, const Input* x) {
-        return (sum + weight.even * x[0]) + weight.odd * x[1];
-    }
-
-    static void prepare(const char* panel, int64_t steps, char* to) {
-        for (int64_t step = 0; step < steps; step++, panel += STEP_BYTES, to += WIDER * STEP_BYTES) {
-            for (int64_t at = 0; at < STEP_BYTES; at += WIDTH * 4) {
-                const WidePairs wide = widen_pairs(panel + at);
-                std::memcpy(to + at, &wide.even, sizeof wide.even);
-                std::memcpy(to + STEP_BYTES + at, &wide.odd, sizeof wide.odd);
-            }
-        }
-    }
-};
-
-struct BfloatDot : AsPacked {
-    using Row = bf16;
-    using Input = float;
-    using Sum = Floats;
-    using Widened = WideDot;
-    static constexpr int STEP = 2;
-    struct Weight : WidePairs {
-        Weight() = default;
-        explicit Weight(const char* at) : WidePairs(widen_pairs(at)) {}
-    };
-    static Sum add(Sum sum, const Weight& weight, const Input* x) { return WideDot::add(sum, weight, x); }
-};
-#endif
-
-#ifdef __AVX512VNNI__
-// x with 128 added, because the instruction multiplies unsigned by signed numbers.
-struct ByteDot : AsPacked {
-    using Input = uint8_t;
-    using Sum = Ints;
-    using Product = int32_t;
-    static constexpr int STEP = 4;
-    static constexpr int32_t OFFSET = 128;
-    struct Weight {
-        __m512i value;
-        Weight() = default;
-        explicit Weight(const char* at) : value(_mm512_loadu_si512(at)) {}
-    };
-    static Sum add(Sum sum, const Weight& weight, const Input* x) {
-        int32_t four;
-        std::memcpy(&four, x, sizeof four);
-        return (Sum)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(four), weight.value);
-    }
-};
-#else
-struct ByteDot : AsPacked {
-    using Input = float;
-    using Sum = Floats;
-    using Product = float;
-    static constexpr int STEP = 4;
-    static constexpr int32_t OFFSET = 0;
-    struct Weight {
-        Floats value[4];
-        Weight() = default;
-        explicit Weight(const char* at) {
-            const Ints four = *reinterpret_cast<const LooseInts*>(at);
-            for (int i = 0; i < 4; i++) value[i] = __builtin_convertvector((four << (24 - 8 * i)) >> 24, Floats);
-        }
-    };
-    static Sum add(Sum sum, const Weight& weight, const Input* x) {
-        return ((sum + weight.value[0] * x[0]) + weight.value[1] * x[1]) +
-               (weight.value[2] * x[2] + weight.value[3] * x[3]);
-    }
-};
-#endif
-
-// Weights of one step stay in registers while rows pass; the other way round there would be more rows than registers.
-template <class Dot, int R, int C>
-inline void add_step(const char* weights, const typename Dot::Input* x, typename Dot::Sum (&sums)[R][C]) {
-    using Weight = typename Dot::Weight;
-    Weight weight[C];
-#pragma GCC unroll 8
-    for (int c = 0; c < C; c++) weight[c] = Weight(weights + c * WIDTH * 4);
-#pragma GCC unroll 24
-    for (int r = 0; r < R; r++) {
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) sums[r][c] = Dot::add(sums[r][c], weight[c], x + r * Dot::STEP);
-    }
-}
-
-// The sums of R rows and C vectors of columns, over `steps` steps. `x` is a packed block. With FETCH, the next panel is
-// prefetched meanwhile; otherwise the panel itself is read from memory, and prefetched some distance ahead.
-template <class Dot, int R, int C, bool FETCH>
-inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t steps, Fetch& fetch, float* sums) {
-    constexpr int CHAINS = R * C <= 2 ? 4 : R * C <= 4 ? 2 : 1;  // enough independent sums to hide their latency
+// The sums of R rows and C vectors of columns, over `steps` steps. `x` is a packed block. Each step is one of `Ahead`, too,
+// which prepares the next panel.
+template <class Dot, int R, int C, class Ahead>
+inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t steps, Ahead& shared, float* sums) {
+    constexpr int CHAINS = chains_of(R * C);
     typename Dot::Sum total[CHAINS][R][C] = {};
-    Fetch ahead = fetch;  // in registers
+    Ahead ahead = shared;  // in registers
     int64_t step = 0;
     for (; step + CHAINS <= steps; step += CHAINS) {
 #pragma GCC unroll 4
         for (int chain = 0; chain < CHAINS; chain++) {
             const char* at = panel + (step + chain) * Dot::WIDER * STEP_BYTES;
-            if constexpr (FETCH) {
-                ahead.step();
-            } else {
+            if constexpr (Ahead::ALONE) {
                 for (int c = 0; c < C * WIDTH * 4; c += 64) __builtin_prefetch(at + PREFETCH_BYTES + c);
+            } else {
+                ahead.step();
             }
             add_step<Dot, R, C>(at, x + (step + chain) * R * Dot::STEP, total[chain]);
         }
@@ -203,41 +39,41 @@ inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t step
     for (; step < steps; step++) {
         add_step<Dot, R, C>(panel + step * Dot::WIDER * STEP_BYTES, x + step * R * Dot::STEP, total[0]);
     }
-    fetch = ahead;
-#pragma GCC unroll 24
-    for (int r = 0; r < R; r++) {
-#pragma GCC unroll 8
-        for (int c = 0; c < C; c++) {
-            typename Dot::Sum sum = total[0][r][c];
-#pragma GCC unroll 4
-            for (int chain = 1; chain < CHAINS; chain++) sum += total[chain][r][c];
-            std::memcpy(sums + r * PANEL + c * WIDTH, &sum, sizeof sum);
+    shared = ahead;
+    put_sums<Dot>(total, sums);
+}
+
+// The numbers of rows that a block has: several blocks share rows evenly, and compact panels go by another path then.
+template <class Dot, class Ahead> constexpr int most_rows() {
+    if constexpr (Dot::COMPACT) return Ahead::ALONE ? Dot::MOST_OF_BOTH_HALVES : MOST_ALONE;
+    return MOST_ROWS;
+}
+template <class Dot, class Ahead> constexpr int fewest_rows() {
+    if constexpr (Dot::COMPACT) return Ahead::ALONE ? 1 : Dot::MOST_OF_BOTH_HALVES + 1;
+    return Ahead::ALONE ? 1 : MOST_ROWS / 2;
+}
+
+// A block of R rows times one whole panel.
+template <class Dot, int R, class Ahead>
+void one_block_times_panel(const char* panel, const typename Dot::Input* x, int64_t steps, Ahead& ahead, float* sums) {
+    if constexpr (Dot::COMPACT) {
+        Dot::template sum_up<R>(panel, x, steps, ahead, sums);
+    } else {
+        constexpr int ALL = PANEL / WIDTH;
+        constexpr int C = ALL * R <= MOST_SUMS ? ALL : ALL * R <= 2 * MOST_SUMS ? ALL / 2 : ALL / 4;
+        for (int c = 0; c < ALL; c += C) {
+            sum_up<Dot, R, C>(panel + c * WIDTH * 4, x, steps, ahead, sums + c * WIDTH);
         }
     }
 }
 
-constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 4;  // of a block
-
-// A block of R rows times one whole panel.
-template <class Dot, int R, bool FETCH>
-void block_times_panel(const char* panel, const typename Dot::Input* x, int64_t steps, Fetch& fetch, float* sums) {
-    constexpr int ALL = PANEL / WIDTH;
-    constexpr int C = ALL * R <= MOST_SUMS ? ALL : ALL * R <= 2 * MOST_SUMS ? ALL / 2 : ALL / 4;
-    for (int c = 0; c < ALL; c += C) {
-        sum_up<Dot, R, C, FETCH>(panel + c * WIDTH * 4, x, steps, fetch, sums + c * WIDTH);
-    }
-}
-
-template <class Dot, int R = MOST_ROWS>
+template <class Dot, class Ahead, int R = most_rows<Dot, Ahead>()>
 void block_times_panel(
-    int rows, bool alone, const char* panel, const typename Dot::Input* x, int64_t steps, Fetch& fetch, float* sums) {
-    if constexpr (R > 1) {
-        if (rows < R) return block_times_panel<Dot, R - 1>(rows, alone, panel, x, steps, fetch, sums);
+    int rows, const char* panel, const typename Dot::Input* x, int64_t steps, Ahead& ahead, float* sums) {
+    if constexpr (R > fewest_rows<Dot, Ahead>()) {
+        if (rows < R) return block_times_panel<Dot, Ahead, R - 1>(rows, panel, x, steps, ahead, sums);
     }
-    if constexpr (2 * R >= MOST_ROWS) {  // several blocks share the rows evenly
-        if (!alone) return block_times_panel<Dot, R, true>(panel, x, steps, fetch, sums);
-    }
-    block_times_panel<Dot, R, false>(panel, x, steps, fetch, sums);
+    one_block_times_panel<Dot, R>(panel, x, steps, ahead, sums);
 }
 
 typedef uint32_t Fours __attribute__((vector_size(16)));
@@ -311,7 +147,7 @@ template <class Dot> class PackedRows {
         : x_(x),
           k_(linear.k),
           steps_((linear.k + Dot::STEP - 1) / Dot::STEP),
-          blocks_((x.m + MOST_ROWS - 1) / MOST_ROWS),
+          blocks_(Dot::COMPACT && x.m <= MOST_ALONE ? 1 : (x.m + MOST_ROWS - 1) / MOST_ROWS),
           values_(work.values.get<Input>(0)),
           scales_(work.scales.get<float>(0)) {}
 
@@ -364,16 +200,16 @@ template <class Dot> class PackedRows {
 };
 
 // Blocks of rows, packed for `Dot`, times the panel at `at`, which may be widened for `Kernel`.
-template <class Kernel, class Dot, class Store>
+template <class Kernel, class Dot, class Ahead, class Store>
 inline void blocks_times(
-    const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, const char* at, Fetch& fetch,
+    const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, const char* at, Ahead& ahead,
     Store& store) {
-    alignas(64) float sums[MOST_ROWS * PANEL];
+    alignas(64) float sums[MOST_ALONE * PANEL];
     for (int64_t block = blocks.begin; block < blocks.end; block++) {
         const Range rows = x.rows(block);
         const int64_t m = rows.end - rows.begin;
-        const bool alone = blocks.end - blocks.begin == 1;
-        block_times_panel<Kernel>(static_cast<int>(m), alone, at, x.values(rows), x.steps(), fetch, sums);
+        block_times_panel<Kernel>(static_cast<int>(m), at, x.values(rows), x.steps(), ahead, sums);
+        if constexpr (Kernel::COMPACT) Kernel::add_outliers(linear, panel, x.values(rows), m, sums);
         if constexpr (Dot::STEP == 4) {
             for (int64_t r = 0; r < m; r++) {
                 scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, x.scale(rows.begin + r), sums + r * PANEL);
@@ -394,35 +230,69 @@ inline char* widened_memory(int64_t bytes) {
     return memory.get<char>(bytes);
 }
 
-// Multiply a range of blocks of packed rows by one panel: `store(rows, sums)` for each block, sums [rows][PANEL]. Meanwhile
-// the panel `next` (-1: none) is prefetched.
-template <class Dot, class Store>
-void blocks_times_panel(
-    const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, int64_t next, Store store) {
-    const int64_t width = panel_bytes(linear.format, linear.k), count = blocks.end - blocks.begin;
-    const char* weight = static_cast<const char*>(linear.weight);
-    const char* fetched = weight + std::max<int64_t>(next, 0) * width;
-    // The first block would wait for memory while the others have nothing to prefetch: all share the prefetching.
-    Fetch fetch{fetched, next < 0 ? fetched : fetched + width, (STEP_BYTES / 64 + count - 1) / count};
-    const char* at = weight + panel * width;
-    if constexpr (!std::is_void_v<typename Dot::Widened>) {
-        using Widened = typename Dot::Widened;
-        const int64_t bytes = x.steps() * Widened::WIDER * STEP_BYTES;
-        if (count >= BLOCKS_TO_WIDEN && bytes <= MOST_WIDENED) {
-            char* wide = widened_memory(bytes);
-            Widened::prepare(at, x.steps(), wide);
-            return blocks_times<Widened>(linear, x, blocks, panel, wide, fetch, store);
+// Multiplies a range of blocks of packed rows by panels, one after another, by one thread.
+template <class Dot> class PanelProducts {
+  public:
+    PanelProducts(const Linear& linear, const PackedRows<Dot>& x, Range blocks)
+        : linear_(linear), x_(x), blocks_(blocks), count_(blocks.end - blocks.begin) {
+        if constexpr (!std::is_void_v<Widened>) {
+            wide_bytes_ = padded_depth(linear.format, linear.k) / Dot::STEP * Widened::WIDER * STEP_BYTES;
+            wide_ = widened_memory((Dot::COMPACT ? 2 : 1) * wide_bytes_);
+            other_ = wide_ + wide_bytes_;
         }
     }
-    blocks_times<Dot>(linear, x, blocks, panel, at, fetch, store);
-}
+
+    // Call `store(rows, sums)` for each block, sums [rows][PANEL]. Meanwhile the panel `next` (-1: none) is prepared.
+    template <class Store> void times(int64_t panel, int64_t next, Store store) {
+        if (x_.rows(blocks_.end - 1).end - x_.rows(blocks_.begin).begin <= most_rows<Dot, Alone>()) {
+            Alone alone;
+            return blocks_times<Dot>(linear_, x_, blocks_, panel, panel_of(linear_, panel), alone, store);
+        }
+        if constexpr (Dot::COMPACT) {
+            if (count_ > 1) return times_unpacked(panel, next, store);
+        }
+        const char* fetched = panel_of(linear_, std::max<int64_t>(next, 0));
+        const int64_t bytes = next < 0 ? 0 : panel_bytes(linear_.format, linear_.k);
+        // The first block would wait for memory while the others have nothing to prefetch: all share the prefetching.
+        Fetch fetch{fetched, fetched + bytes, Dot::COMPACT ? 1 : (STEP_BYTES / 64 + count_ - 1) / count_};
+        if constexpr (!std::is_void_v<Widened> && !Dot::COMPACT) {
+            if (count_ >= BLOCKS_TO_WIDEN && wide_bytes_ <= MOST_WIDENED) {
+                Widened::prepare(panel_of(linear_, panel), x_.steps(), wide_);
+                return blocks_times<Widened>(linear_, x_, blocks_, panel, wide_, fetch, store);
+            }
+        }
+        blocks_times<Dot>(linear_, x_, blocks_, panel, panel_of(linear_, panel), fetch, store);
+    }
+
+  private:
+    using Widened = typename Dot::Widened;
+
+    template <class Store> void times_unpacked(int64_t panel, int64_t next, Store& store) {
+        using Unpacking = typename Dot::Unpacking;
+        if (unpacked_ != panel) Unpacking(linear_, panel, 1, wide_).finish();
+        Unpacking ahead(linear_, next, count_, other_);
+        blocks_times<Widened>(linear_, x_, blocks_, panel, wide_, ahead, store);
+        ahead.finish();
+        unpacked_ = next;
+        std::swap(wide_, other_);
+    }
+
+    const Linear& linear_;
+    const PackedRows<Dot>& x_;
+    const Range blocks_;
+    const int64_t count_;
+    int64_t unpacked_ = -1, wide_bytes_ = 0;
+    char* wide_ = nullptr;
+    char* other_ = nullptr;
+};
 
 // The same for a range of panels, written to y.
 template <class Dot>
 void blocks_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Range blocks, Range columns) {
+    PanelProducts<Dot> products(linear, x, blocks);
     for (int64_t panel = columns.begin; panel < columns.end; panel++) {
         const int64_t next = panel + 1 < columns.end ? panel + 1 : -1;
-        blocks_times_panel(linear, x, blocks, panel, next, [&](Range rows, const float* sums) {
+        products.times(panel, next, [&](Range rows, const float* sums) {
             for (int64_t row = rows.begin; row < rows.end; row++, sums += PANEL) store_row(linear, y, row, panel, sums);
         });
     }

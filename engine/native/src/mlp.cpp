@@ -32,25 +32,26 @@ template <class Dot> class Gating {
         const int64_t fitting = KEPT_BYTES / (num_rows_ * PANEL * static_cast<int64_t>(sizeof(T)));
         const int64_t most = std::clamp<int64_t>(fitting, 1, columns_.end - columns_.begin);
         gates_ = memory.get<T>(most * num_rows_ * PANEL);
+        PanelProducts<Dot> products(*mlp_.gate_up, x_, blocks_);
         for (int64_t first = columns_.begin; first < columns_.end; first += most) {
-            compute({first, std::min(first + most, columns_.end)});
+            compute({first, std::min(first + most, columns_.end)}, products);
         }
     }
 
   private:
     // Few panels, or few rows, at a time: weights are read sequentially, and gates are still in the cache.
-    void compute(Range panels) {
+    void compute(Range panels, PanelProducts<Dot>& products) {
         for (int64_t panel = panels.begin; panel < panels.end; panel++) {
             const int64_t next = panel + 1 < panels.end ? panel + 1 : half_ + panels.begin;
-            blocks_times_panel(*mlp_.gate_up, x_, blocks_, panel, next, [&](Range rows, const float* sums) {
+            products.times(panel, next, [&](Range rows, const float* sums) {
                 store_rows(panel, sums, rows, gates(panel - panels.begin, rows));
             });
         }
         for (int64_t panel = panels.begin; panel < panels.end; panel++) {
             const int64_t behind = panels.end < columns_.end ? panels.end : -1;
             const int64_t next = panel + 1 < panels.end ? half_ + panel + 1 : behind;
-            blocks_times_panel(*mlp_.gate_up, x_, blocks_, half_ + panel, next, [&](Range rows, const float* sums) {
-                alignas(64) T values[MOST_ROWS * PANEL];
+            products.times(half_ + panel, next, [&](Range rows, const float* sums) {
+                alignas(64) T values[MOST_ALONE * PANEL];
                 store_rows(half_ + panel, sums, rows, values);
                 const T* opening = gates(panel - panels.begin, rows);
                 gated_row(opening, values, values, (rows.end - rows.begin) * PANEL, mlp_.activation);
@@ -110,6 +111,9 @@ void mlp_team(
     }
 #endif
     if (mlp.down->format == F32) return mlp_by_vectors<FloatDot>(mlp, x, y, outer, inner, team, thread);
+#ifdef ORCA_COMPACT
+    if (mlp.down->format == COMPACT_BF16) return mlp_by_vectors<CompactDot>(mlp, x, y, outer, inner, team, thread);
+#endif
     mlp_by_vectors<BfloatDot>(mlp, x, y, outer, inner, team, thread);
 }
 

@@ -1,4 +1,4 @@
-// Number formats: bfloat16 and float32.
+// Number formats.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace orca {
 
-enum Format : int32_t { F32 = 0, BF16 = 1, INT8 = 2, FP8 = 3 };
+enum Format : int32_t { F32 = 0, BF16 = 1, INT8 = 2, FP8 = 3, COMPACT_BF16 = 4 };
 
 using bf16 = uint16_t;
 

@@ -14,7 +14,8 @@ from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.model import prepare
 from orcastream.engine.model.passes import apply_passes, pack_linears, passes_unavailable
-from orcastream.engine.model.passes.pack_linears import PackedEmbedding
+from orcastream.engine.model.passes.compact_weights import CompactWeights
+from orcastream.engine.model.passes.pack_linears import PackedEmbedding, packed_layers, packed_memory
 from orcastream.engine.native.linear import PackedLinear
 from orcastream.schemas.sampling import SamplingParams
 from tests.engine.model.survey import tiny_model
@@ -80,6 +81,24 @@ def test_a_tied_embedding_shares_the_packed_weight(make_model: MakeModel) -> Non
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, PackedEmbedding)
     assert embedding.packed is model.lm_head.packed
+
+
+@pytest.mark.parametrize("instruction_set", ["avx512_bf16"], indirect=True)
+@pytest.mark.usefixtures("computes_with")
+def test_compact_weights_are_shared_as_packed_ones_are(make_model: MakeModel) -> None:
+    """All layers adopt them, merged ones, too; logits differ by the order in which a few products are added."""
+    model = make_model("qwen3", tie_word_embeddings=True, hidden_size=256).to("cpu", torch.bfloat16)
+    apply_passes(model)
+    assert not any(packed.is_compact for _, packed in packed_layers(model))  # they are few
+    expected = [logits(model, tokens) for tokens in (1, 20, 40)]
+    num_bytes = sum(len(each) for each in packed_memory(model))
+    assert CompactWeights(least_bytes=0).apply(model) == len(packed_layers(model))
+    assert model.get_input_embeddings().packed is model.lm_head.packed
+    assert sum(len(each) for each in packed_memory(model)) < 0.8 * num_bytes
+    for tokens, plain in zip((1, 20, 40), expected, strict=True):
+        error = (logits(model, tokens) - plain).float().norm() / (plain - plain.mean(-1, keepdim=True)).float().norm()
+        assert error < 0.02
+    assert CompactWeights(least_bytes=0).apply(model) == 0
 
 
 def test_int8_keeps_a_tied_embedding(make_model: MakeModel) -> None:
