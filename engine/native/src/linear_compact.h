@@ -24,7 +24,6 @@
 namespace orca {
 
 constexpr int CODES = 16;
-
 constexpr int64_t HALF = PANEL / 2;
 
 // Where the 64 bytes of a half have number `i` (0 to 3) of a column.
@@ -71,12 +70,8 @@ class CompactReader {
     __m512i upper_;
 };
 
-// For a panel that was unpacked to bfloat16.
-struct UnpackedDot : BfloatDot {};
-
-// For a compact panel, and one block of rows.
+// For a compact panel, and one block of rows; several ones pass a panel that was unpacked for BfloatDot.
 struct CompactDot : BfloatDot {
-    using Widened = UnpackedDot;
     static constexpr bool COMPACT = true;
     static constexpr int MOST_OF_BOTH_HALVES = 10;  // rows; more go through the halves one after the other
     class Unpacking;

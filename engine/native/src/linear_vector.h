@@ -235,11 +235,10 @@ template <class Dot> class PanelProducts {
   public:
     PanelProducts(const Linear& linear, const PackedRows<Dot>& x, Range blocks)
         : linear_(linear), x_(x), blocks_(blocks), count_(blocks.end - blocks.begin) {
-        if constexpr (!std::is_void_v<Widened>) {
-            wide_bytes_ = padded_depth(linear.format, linear.k) / Dot::STEP * Widened::WIDER * STEP_BYTES;
-            wide_ = widened_memory((Dot::COMPACT ? 2 : 1) * wide_bytes_);
-            other_ = wide_ + wide_bytes_;
-        }
+        if (!Dot::COMPACT || count_ == 1) return;
+        const int64_t bytes = panel_bytes(BF16, linear.k);
+        unpacked_ = widened_memory(2 * bytes);
+        other_ = unpacked_ + bytes;
     }
 
     // Call `store(rows, sums)` for each block, sums [rows][PANEL]. Meanwhile the panel `next` (-1: none) is prepared.
@@ -255,34 +254,36 @@ template <class Dot> class PanelProducts {
         const int64_t bytes = next < 0 ? 0 : panel_bytes(linear_.format, linear_.k);
         // The first block would wait for memory while the others have nothing to prefetch: all share the prefetching.
         Fetch fetch{fetched, fetched + bytes, Dot::COMPACT ? 1 : (STEP_BYTES / 64 + count_ - 1) / count_};
-        if constexpr (!std::is_void_v<Widened> && !Dot::COMPACT) {
-            if (count_ >= BLOCKS_TO_WIDEN && wide_bytes_ <= MOST_WIDENED) {
-                Widened::prepare(panel_of(linear_, panel), x_.steps(), wide_);
-                return blocks_times<Widened>(linear_, x_, blocks_, panel, wide_, fetch, store);
+        if constexpr (!std::is_void_v<typename Dot::Widened>) {
+            using Widened = typename Dot::Widened;
+            const int64_t wide_bytes = x_.steps() * Widened::WIDER * STEP_BYTES;
+            if (count_ >= BLOCKS_TO_WIDEN && wide_bytes <= MOST_WIDENED) {
+                char* wide = widened_memory(wide_bytes);
+                Widened::prepare(panel_of(linear_, panel), x_.steps(), wide);
+                return blocks_times<Widened>(linear_, x_, blocks_, panel, wide, fetch, store);
             }
         }
         blocks_times<Dot>(linear_, x_, blocks_, panel, panel_of(linear_, panel), fetch, store);
     }
 
   private:
-    using Widened = typename Dot::Widened;
-
+    // Both panels are unpacked to the packed format of bfloat16.
     template <class Store> void times_unpacked(int64_t panel, int64_t next, Store& store) {
         using Unpacking = typename Dot::Unpacking;
-        if (unpacked_ != panel) Unpacking(linear_, panel, 1, wide_).finish();
+        if (panel_ != panel) Unpacking(linear_, panel, 1, unpacked_).finish();
         Unpacking ahead(linear_, next, count_, other_);
-        blocks_times<Widened>(linear_, x_, blocks_, panel, wide_, ahead, store);
+        blocks_times<BfloatDot>(linear_, x_, blocks_, panel, unpacked_, ahead, store);
         ahead.finish();
-        unpacked_ = next;
-        std::swap(wide_, other_);
+        panel_ = next;
+        std::swap(unpacked_, other_);
     }
 
     const Linear& linear_;
     const PackedRows<Dot>& x_;
     const Range blocks_;
     const int64_t count_;
-    int64_t unpacked_ = -1, wide_bytes_ = 0;
-    char* wide_ = nullptr;
+    int64_t panel_ = -1;  // at unpacked_
+    char* unpacked_ = nullptr;
     char* other_ = nullptr;
 };
 
