@@ -1,4 +1,4 @@
-"""Policies and backends by name, and those that other installed packages declare as entry points."""
+"""Policies, backends and passes by name, and those that other installed packages declare as entry points."""
 
 import logging
 from importlib import import_module
@@ -28,5 +28,5 @@ def load_extensions(group: str) -> None:
     for entry in entry_points(group=group):
         try:
             import_module(entry.module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _log.warning("%s: %s is left out: %s: %s", group, entry.name, type(error).__name__, one_line(error))

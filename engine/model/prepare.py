@@ -1,6 +1,7 @@
 """Prepares a model from its checkpoint: loads it, applies passes, checks the result."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,12 +12,21 @@ from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.model.compiled_decoder import ATTRIBUTE
 from orcastream.engine.model.load import load_model
-from orcastream.engine.model.passes import apply_passes, fuse_modules, pack_linears, passes_unavailable
+from orcastream.engine.model.passes import (
+    Pass,
+    added_passes,
+    apply_passes,
+    fuse_modules,
+    pack_linears,
+    passes_unavailable,
+)
 from orcastream.engine.model.passes.compile_decoder import KNOWN_TYPES
 from orcastream.engine.model.passes.pack_linears import PackLinears
-from orcastream.engine.model.self_check import Reference, SmallCopy, check_loaded, check_small_copy
+from orcastream.engine.model.self_check import Reference, SmallCopy, check_loaded, check_model, check_small_copy
 
 _log = logging.getLogger(__name__)
+
+_Passes = Sequence[type[Pass]]
 
 
 def prepare_model(
@@ -26,29 +36,48 @@ def prepare_model(
 
     The self-check compares the result with the model's own computation: as loaded, or with packed linear layers, each
     of which was compared with the original. If it fails because of the passes, the model is loaded again and computed
-    without them, and a line is logged.
+    without those of other packages, then without any, and a line is logged.
     """
-    model = load_model(config, model_config, device)
+    takes_passes = _takes_passes(config, device)
     if not config.self_check:
-        if _takes_passes(config, model):
-            _report(_pack(config, model) | fuse_modules(model))
-        if model.config.model_type not in KNOWN_TYPES and hasattr(model, ATTRIBUTE):
-            delattr(model, ATTRIBUTE)  # without a self-check, nothing would detect a model that only looks supported
-        return model
-    small = check_small_copy(model, backend, max_model_len)
-    if _takes_passes(config, model):
-        why = _make_faster(config, model, small, backend, max_model_len)
+        return _prepare_unchecked(config, load_model(config, model_config, device), takes_passes)
+    for added in _attempts() if takes_passes else ():
+        model = load_model(config, model_config, device)
+        small = check_small_copy(model, backend, max_model_len)
+        why = _make_faster(config, model, added, small, backend, max_model_len)
         if why is None:
             return model
-        _log.warning("the model passes do not fit this model, which is computed without them: %s", why)
-        del model
-        model = load_model(config, model_config, device)
-    check_loaded(model, backend, Reference.of(model, max_model_len))
+        if config.weight_dtype == "int8" and not added:
+            raise UnsupportedModel(f"weight_dtype: got 'int8', allowed for this model: auto ({why})")
+        passes = f"passes {', '.join(each.name for each in added)}" if added else "model passes"
+        _log.warning("the %s do not fit this model, which is computed without them: %s", passes, why)
+        del model, small  # both hold its memory
+    model = load_model(config, model_config, device)
+    check_model(model, backend, max_model_len)
+    return model
+
+
+def _attempts() -> Sequence[_Passes]:
+    """Return the passes of other packages to run in addition to the engine's own, in each attempt."""
+    added = added_passes()
+    return [added, ()] if added else [()]
+
+
+def _prepare_unchecked(config: EngineConfig, model: PreTrainedModel, takes_passes: bool) -> PreTrainedModel:
+    if takes_passes:
+        _report(_pack(config, model) | fuse_modules(model, added_passes()))
+    if model.config.model_type not in KNOWN_TYPES and hasattr(model, ATTRIBUTE):
+        delattr(model, ATTRIBUTE)  # without a self-check, nothing would detect a model that only looks supported
     return model
 
 
 def _make_faster(
-    config: EngineConfig, model: PreTrainedModel, small: SmallCopy, backend: AttentionBackend, max_model_len: int
+    config: EngineConfig,
+    model: PreTrainedModel,
+    added: _Passes,
+    small: SmallCopy,
+    backend: AttentionBackend,
+    max_model_len: int,
 ) -> str | None:
     """Run the passes and the self-check, with `small`; return why the model must do without them, or None."""
     int8 = config.weight_dtype == "int8"
@@ -57,34 +86,38 @@ def _make_faster(
     try:
         if reference is None:  # several times as fast as with torch's linear layers, which repack on each call
             reference = Reference.of(model, max_model_len)
-        _report(replaced | fuse_modules(model))
-        if hasattr(model, ATTRIBUTE):
-            _check_decoder(model, small, backend)
+        _report(replaced | fuse_modules(model, added))
+        if hasattr(model, ATTRIBUTE) or added:
+            _check_on_copy(model, small, added, backend)
         _check_replaced(model, backend, reference, rounded=int8)
     except UnsupportedModel as error:
-        if int8:
-            raise UnsupportedModel(
-                f"weight_dtype: got 'int8', allowed for this model: auto ({error.reason})"
-            ) from error
         return error.reason
     return None
 
 
-def _check_decoder(model: PreTrainedModel, small: SmallCopy, backend: AttentionBackend) -> None:
+def _check_on_copy(model: PreTrainedModel, small: SmallCopy, added: _Passes, backend: AttentionBackend) -> None:
     """Drop the compiled decoder if the small copy is not recognized, or its decoder computes something else.
 
     The decoder replaces parts that may do more than their names say: a threshold that the check on the loaded weights
-    does not reach, or a factor hidden by 16-bit rounding. The other passes replace parts that depend only on their
-    input.
+    does not reach, or a factor hidden by 16-bit rounding. The engine's other passes replace parts that depend only on
+    their input. Raises UnsupportedModel if passes of other packages compute something else.
     """
     copy = small.by_itself()
-    apply_passes(copy)
-    try:
-        if not hasattr(copy, ATTRIBUTE):
-            raise UnsupportedModel("a small copy is of another kind")
+    apply_passes(copy, added=added)
+    why = None
+    if hasattr(model, ATTRIBUTE):
+        try:
+            if not hasattr(copy, ATTRIBUTE):
+                raise UnsupportedModel("a small copy is of another kind")
+            small.check(backend)
+            return
+        except UnsupportedModel as error:
+            why = error.reason
+    if added:
+        vars(copy).pop(ATTRIBUTE, None)
         small.check(backend)
-    except UnsupportedModel as error:
-        _leave_out_decoder(model, error.reason)
+    if why is not None:
+        _leave_out_decoder(model, why)
 
 
 def _leave_out_decoder(model: PreTrainedModel, why: str) -> None:
@@ -103,16 +136,16 @@ def _check_replaced(model: PreTrainedModel, backend: AttentionBackend, reference
         check_loaded(model, backend, reference, rounded=rounded)
 
 
-def _takes_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
+def _takes_passes(config: EngineConfig, device: torch.device) -> bool:
     """Whether passes are wanted and can run. Raises ValueError if int8 weights are wanted but passes cannot run."""
     if config.model_passes == "off":
         return False
-    reason = passes_unavailable(model.device)
+    reason = passes_unavailable(device)
     if reason is None:
         return True
     if config.weight_dtype == "int8":
         raise ValueError(f"weight_dtype: got 'int8', allowed: auto (no compiled operators: {reason})")
-    if model.device.type == "cpu":
+    if device.type == "cpu":
         _log.warning("model passes left out: no compiled operators: %s", reason)
     return False
 

@@ -1,4 +1,4 @@
-"""The instructions in CONTRIBUTING.md for adding a policy and a backend, run as written from an outside module."""
+"""The instructions in CONTRIBUTING.md for adding a policy, a backend and a pass, run as an outside module."""
 
 import importlib
 import re
@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.attention.base import BACKENDS
+from orcastream.engine.model.passes import passes_unavailable
+from orcastream.engine.model.passes.base import PASSES
 from orcastream.engine.schedule.policies import POLICIES
 from tests.engine.running import MakeEngine, request, run, tokens
 
@@ -20,7 +25,7 @@ GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Imports the example below a heading; its registrations are removed afterwards."""
-    before = dict(POLICIES), dict(BACKENDS)
+    before = dict(POLICIES), dict(BACKENDS), dict(PASSES)
     monkeypatch.syspath_prepend(tmp_path)
 
     def load(heading: str) -> Any:
@@ -32,7 +37,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         return importlib.import_module(name)
 
     yield load
-    for registry, content in zip((POLICIES, BACKENDS), before, strict=True):
+    for registry, content in zip((POLICIES, BACKENDS, PASSES), before, strict=True):
         registry.clear()
         registry.update(content)  # type: ignore[arg-type]
 
@@ -59,3 +64,13 @@ def test_a_backend_from_an_outside_module(outside: Any, make_engine: MakeEngine)
 def test_auto_selects_the_best_and_not_the_latest(outside: Any, make_engine: MakeEngine) -> None:
     backend = outside("How to add an attention backend").CountingBackend
     assert not isinstance(make_engine()._runner.backend, backend)
+
+
+@pytest.mark.skipif(passes_unavailable(torch.device("cpu")) is not None, reason="no compiled operators")
+def test_a_pass_from_an_outside_module(outside: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "orcastream.engine")
+    module = outside("How to add a model pass")
+    engine = OrcaEngine.load(EngineConfig(str(demo.MODEL_DIR), dtype="float32", device="cpu"))
+    norms = [each for each in engine.model.modules() if isinstance(each, module.TorchNorm)]
+    assert f"torch_norm {len(norms)}" in caplog.text
+    assert len(norms) == 4 * engine.model.config.num_hidden_layers + 1

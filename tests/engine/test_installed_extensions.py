@@ -1,4 +1,4 @@
-"""Policies and backends from installed packages are available by name, without an import."""
+"""Policies, backends and passes from installed packages are known without an import."""
 
 import os
 import subprocess
@@ -29,7 +29,20 @@ class Visiting(TorchBackend):
     """The reference, under a name of its own."""
 '''
 
+PASS = '''
+from orcastream.engine.model.passes.base import Pass, register
+
+
+@register("visiting")
+class Visiting(Pass):
+    """Finds nothing to replace."""
+
+    def apply(self, model):
+        return 0
+'''
+
 KNOWN = "from orcastream.engine import EngineConfig; print(EngineConfig('x', policy='{}').policy)"
+ADDED = "from orcastream.engine.model.passes import added_passes; print(*(each.name for each in added_passes()))"
 
 
 def install(site: Path, group: str, code: str) -> Path:
@@ -68,9 +81,17 @@ def test_a_backend_of_an_installed_package_is_known(tmp_path: Path) -> None:
     assert (found.stdout, found.stderr) == ("visiting\n", "")
 
 
+def test_a_pass_of_an_installed_package_is_known(tmp_path: Path) -> None:
+    site = install(tmp_path, "orcastream.model_passes", PASS)
+    for first in ("", "import visiting; "):
+        found = python(first + ADDED, site, ROOT)
+        assert (found.stdout, found.stderr) == ("visiting\n", "")
+
+
 @pytest.mark.parametrize(
     ("code", "why"),
     [
+        ("raise SystemExit('no GPU')", "SystemExit: no GPU"),
         ("import visited", "ModuleNotFoundError: No module named 'visited'"),
         (POLICY.format(name="sjf"), "ValueError: 'sjf' is the name of orcastream.engine.schedule.policies.sjf."),
     ],

@@ -1,5 +1,19 @@
-"""Passes over a loaded model, each of which replaces modules with faster ones that compute the same."""
+"""Passes over a loaded model, each of which replaces modules with faster ones that compute the same.
 
-from orcastream.engine.model.passes.apply import apply_passes, fuse_modules, pack_linears, passes_unavailable
+A pass of another package is registered when its module is imported, or at once if the package declares that module as
+an entry point of the group `orcastream.model_passes`.
+"""
 
-__all__ = ["apply_passes", "fuse_modules", "pack_linears", "passes_unavailable"]
+from orcastream.engine.extensions import load_extensions
+from orcastream.engine.model.passes.apply import (
+    added_passes,
+    apply_passes,
+    fuse_modules,
+    pack_linears,
+    passes_unavailable,
+)
+from orcastream.engine.model.passes.base import Pass
+
+load_extensions("orcastream.model_passes")
+
+__all__ = ["Pass", "added_passes", "apply_passes", "fuse_modules", "pack_linears", "passes_unavailable"]

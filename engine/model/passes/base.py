@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from orcastream.engine.extensions import add_extension
+
 _log = logging.getLogger(__name__)
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
@@ -50,6 +52,20 @@ class Pass(ABC):
     @abstractmethod
     def apply(self, model: PreTrainedModel) -> int:
         """Replace modules where possible; return how many."""
+
+
+PASSES: dict[str, type[Pass]] = {}
+
+
+def register(name: str) -> Callable[[type[Pass]], type[Pass]]:
+    """Class decorator: register a pass, whose constructor takes no required argument, under `name`."""
+
+    def decorate(each: type[Pass]) -> type[Pass]:
+        add_extension(PASSES, name, each)
+        each.name = name
+        return each
+
+    return decorate
 
 
 Replacement = Callable[[torch.Tensor], torch.Tensor]

@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.passes.base import Pass, RowsToCheck, random_inputs, same
+from orcastream.engine.model.passes.base import Pass, RowsToCheck, random_inputs, register, same
 from orcastream.engine.model.passes.pack_linears import packed_layers
 from orcastream.engine.native.linear import PackedLinear
 
@@ -10,14 +10,13 @@ LEAST_BYTES = 256 << 20
 """Of all weights: the caches of a processor may hold fewer, so that reading them is not what takes time."""
 
 
+@register("compact_weights")
 class CompactWeights(Pass):
     """Makes packed weights compact, without loss: a decode waits for weights from memory, and reads a quarter less.
 
     Where a product of bfloat16 pairs is one instruction, there is time to unpack them meanwhile. With more than some 16
     rows, products take longer than memory.
     """
-
-    name = "compact_weights"
 
     def __init__(self, least_bytes: int = LEAST_BYTES) -> None:
         self._least_bytes = least_bytes

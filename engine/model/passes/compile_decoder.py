@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from orcastream.engine.model.compiled_decoder import ATTRIBUTE, DecoderLayer, DecoderModel
-from orcastream.engine.model.passes.base import Pass
+from orcastream.engine.model.passes.base import Pass, register
 from orcastream.engine.model.passes.merge_projections import MergedLinearLayer
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
 from orcastream.engine.model.tiny_copy import thresholds
@@ -31,13 +31,12 @@ class _OtherKind(Exception):
     """The model is not of that kind; the message says what differs."""
 
 
+@register("compile_decoder")
 class CompileDecoder(Pass):
     """One call computes all layers of Llama, Mistral, Qwen and similar models.
 
     The self-check, which computes with the DecoderModel that this pass attaches, detects parts that only look alike.
     """
-
-    name = "compile_decoder"
 
     def apply(self, model: PreTrainedModel) -> int:
         """Attach a DecoderModel to the model and return 1; log and return 0 if it is of another kind."""

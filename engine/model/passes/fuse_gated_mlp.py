@@ -10,6 +10,7 @@ from orcastream.engine.model.passes.base import (
     RowsToCheck,
     plain,
     random_inputs,
+    register,
     replace,
     same,
 )
@@ -44,10 +45,9 @@ class FusedGatedMLP(nn.Module):
         return y
 
 
+@register("fuse_gated_mlp")
 class FuseGatedMLP(Pass):
     """Fuses every module of merged gate and up projections and a down projection: Llama, Gemma, Phi 3 and others."""
-
-    name = "fuse_gated_mlp"
 
     def apply(self, model: PreTrainedModel) -> int:
         """Replace the modules that compute the same as a fused one."""

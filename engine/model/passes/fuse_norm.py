@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.passes.base import Pass, RowsToCheck, plain, random_inputs, replace, same
+from orcastream.engine.model.passes.base import Pass, RowsToCheck, plain, random_inputs, register, replace, same
 from orcastream.engine.native.elementwise import rms_norm
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps")
@@ -24,10 +24,9 @@ class FusedRMSNorm(nn.Module):
         return rms_norm(x, self._factor, self.eps)
 
 
+@register("fuse_norm")
 class FuseNorm(Pass):
     """Fuses every module with RMSNorm in its class name, whether it multiplies by w or by 1 + w."""
-
-    name = "fuse_norm"
 
     def apply(self, model: PreTrainedModel) -> int:
         """Replace the modules that compute the same as a fused one."""

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.passes.base import ROWS_OF_COPY, Pass, random_inputs, replace, same
+from orcastream.engine.model.passes.base import ROWS_OF_COPY, Pass, random_inputs, register, replace, same
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
 from orcastream.engine.native.linear import PANEL, PackedLinear
 
@@ -53,10 +53,9 @@ class MergedLinearLayer(nn.Module):
         return self.merged.part(self.index, x)
 
 
+@register("merge_projections")
 class MergeProjections(Pass):
     """Merges query, key and value, and gate and up, found by the calls of one forward pass, whatever their names."""
-
-    name = "merge_projections"
 
     def apply(self, model: PreTrainedModel) -> int:
         """Merge the layers and free the memory of the parts."""

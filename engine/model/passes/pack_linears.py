@@ -13,6 +13,7 @@ from orcastream.engine.model.passes.base import (
     RowsToCheck,
     plain,
     random_inputs,
+    register,
     replace,
     same,
 )
@@ -66,13 +67,12 @@ class PackedEmbedding(nn.Module):
         return rows if self.scale is None else rows * self.scale
 
 
+@register("pack_linears")
 class PackLinears(Pass):
     """Packs every linear layer of a CPU model in bfloat16 or float32, and frees the original weights.
 
     With `int8` weights are rounded to 8 bits; an embedding that is tied to one keeps its own weight then.
     """
-
-    name = "pack_linears"
 
     def __init__(self, int8: bool = False) -> None:
         self._pack = PackedLinear.quantize if int8 else PackedLinear.pack

@@ -137,7 +137,7 @@ def test_passes_that_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch, ca
     """The self-check detects a replacement that computes something else, and the model is reloaded."""
     expected = generated(model_passes="off")
 
-    def spoil(model: PreTrainedModel) -> dict[str, int]:
+    def spoil(model: PreTrainedModel, added: object) -> dict[str, int]:
         factor = torch.rand(model.config.vocab_size)
         model.lm_head.register_forward_hook(lambda module, args, logits: logits * factor)
         return {"spoil": 1}
