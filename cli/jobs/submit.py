@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -24,7 +25,7 @@ from orcastream.cli.jobs.input_file import InputFile
 from orcastream.cli.jobs.result_file import ResultFile
 from orcastream.cli.jobs.settings import SubmitSettings
 from orcastream.cli.parse import load_settings
-from orcastream.cli.served_model import DEMO_MODEL_NAME, demo_model
+from orcastream.cli.served_model import DEMO_MODEL_NAME, demo_model, with_model, with_redis
 from orcastream.client import AsyncClient, Unavailable
 from orcastream.schemas.model_limits import ModelLimits
 from orcastream.text.model_config import ModelConfig, ModelFilesError
@@ -37,31 +38,34 @@ _LOOK_S = 0.5
 
 def main(arguments: Sequence[str]) -> int:
     """Return exit code 1 if lines have failed or the job cannot be done, 130 after Ctrl-C."""
-    settings = load_settings(SubmitSettings, arguments, "submit", FLAGS)
+    settings = with_model(with_redis(load_settings(SubmitSettings, arguments, "submit", FLAGS)))
     if settings.window > settings.max_queue_depth // 2:
         most = f"at most {settings.max_queue_depth // 2}, half of max_queue_depth"
         raise UserError(f"window (--window, ORCASTREAM_WINDOW): got {settings.window}, allowed: {most}")
     try:
-        return run_with_redis(settings, _submit)
+        file = InputFile(settings.file, settings.served_name, settings.max_tokens)
+        work = partial(_submit, file=file, survey=file.survey(), tokenizer=_tokenizer(settings))
+        return run_with_redis(settings, work)
     except KeyboardInterrupt:
         print("orcastream submit: interrupted; run the same command again to continue", file=sys.stderr)
         raise
 
 
-async def _submit(link: Connection, settings: SubmitSettings) -> None:
-    file = InputFile(settings.file, settings.served_name, settings.max_tokens)
-    total, digest = file.survey()
+async def _submit(
+    link: Connection, settings: SubmitSettings, file: InputFile, survey: tuple[int, str], tokenizer: Tokenizer
+) -> None:
+    total, digest = survey
     redis = RedisLink(str(settings.connection_url), f"submit-{new_process_name()}")
     job = Job(redis, settings.keys(), settings.job or f"job-{digest[:24]}", patience_s=settings.completion_window_s)
     output = settings.output or settings.file.with_suffix(f".results{settings.file.suffix}")
     try:
-        order = await job.create(_order(settings, digest, await link.server_time_ms()))
-        if (await job.progress()).total is None:
-            await file.hand_over(job, order, total)
         with ResultFile(output, job.id) as results, _bar() as bar:
+            order = await job.create(_order(settings, digest, await link.server_time_ms()))
+            if (await job.progress()).total is None:
+                await file.hand_over(job, order, total)
             shown = bar.add_task(job.id, total=total, completed=len(results.numbers))
             collector = _collector(job, results, settings, bar, shown)
-            await _run(settings, job, order, redis, collector)
+            await _run(settings, job, order, redis, tokenizer, collector)
             if len(results.numbers) != total:
                 await collector.collect_anew()
             if len(results.numbers) != total:
@@ -103,10 +107,16 @@ def _collector(job: Job, results: ResultFile, settings: SubmitSettings, bar: Pro
     )
 
 
-async def _run(settings: SubmitSettings, job: Job, order: JobOrder, redis: RedisLink, collector: Collector) -> None:
+async def _run(
+    settings: SubmitSettings,
+    job: Job,
+    order: JobOrder,
+    redis: RedisLink,
+    tokenizer: Tokenizer,
+    collector: Collector,
+) -> None:
     """Run the job and collect its results at the same time."""
     news = asyncio.Event()
-    tokenizer = _tokenizer(settings)
     async with _client(settings, order, tokenizer) as client:
         answers = Answers(
             client,

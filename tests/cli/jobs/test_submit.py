@@ -165,6 +165,22 @@ def test_a_file_with_an_error_queues_nothing(shell: Shell, lines: tuple[object, 
     assert shell.run("results")[0] == ""
 
 
+def test_the_file_is_checked_before_redis(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shell.write("in.jsonl", {"prompt": 1})
+    assert main(["submit", str(path), "--redis-url", "redis://127.0.0.1:1/0"]) == 2
+    assert f"{path}, line 1: prompt: got 1" in capsys.readouterr().err
+
+
+def test_nothing_is_queued_for_a_job_that_cannot_run(shell: Shell) -> None:
+    path = shell.write("in.jsonl", chat("What is 7 + 5?"))
+    model = shell.directory / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    assert shell.run("submit", str(path), "--model", str(model), code=2)[1].count("\n") == 1
+    assert "output: got" in shell.run("submit", str(path), "--output", "/no/such/out.jsonl", code=2)[1]
+    assert shell.run("results")[0] == ""
+
+
 def test_a_file_that_changes_while_being_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its job has the id of the original lines: no part of it remains, and the original lines get their own answers."""
     path = shell.write("in.jsonl", chat("What is 7 + 5?"), chat("What is 3 + 4?"))
