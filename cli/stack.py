@@ -58,7 +58,7 @@ class Stack:
     async def start(self) -> None:
         """Start everything, Redis first. Raises UserError if that is not possible; then nothing is left running."""
         self._port = claimable_port(self._settings.host, self._settings.port, "port")
-        self._check_admin_ports()
+        self._check_other_ports()
         await self._start_redis()
         await self._supervisor.start(self._gateway())
         for name in self.workers:
@@ -93,20 +93,25 @@ class Stack:
         """Kill everything at once."""
         self._supervisor.kill()
 
-    def _check_admin_ports(self) -> None:
-        """Check the workers' admin ports, consecutive from `admin_port`. Raises PortUnavailable if one is not free."""
-        first = self._settings.admin_port
+    def _check_other_ports(self) -> None:
+        """Check that Redis and the workers' admin ports need no port of another process. Raises PortUnavailable."""
+        settings = self._settings
+        taken = {self._port: "the gateway's"}
+        if settings.process_port:
+            own = range(settings.process_port, settings.process_port + settings.gateway_workers)
+            taken |= dict.fromkeys(own, "the gateway's")
+        if self._embedded and settings.redis_port:
+            _check_not_taken("redis_port", settings.redis_port, taken, "a free port, or 0 for any")
+            taken[settings.redis_port] = "the embedded Redis server's"
+        first = settings.admin_port
         for port in range(first, first + len(self.workers)) if first else ():
             if port > _LAST_PORT:
                 raise PortUnavailable(
                     f"admin_port: got {first}, allowed with {len(self.workers)} workers: at most "
                     f"{_LAST_PORT + 1 - len(self.workers)}, because each has its own port"
                 )
-            if port == self._port:
-                raise PortUnavailable(
-                    f"admin_port: port {port} is the gateway's; allowed: a free port, 0 for any, or none"
-                )
-            claimable_port(self._settings.admin_host, port, "admin_port")
+            _check_not_taken("admin_port", port, taken, "a free port, 0 for any, or none")
+            claimable_port(settings.admin_host, port, "admin_port")
 
     async def _start_redis(self) -> None:
         if self._embedded:
@@ -139,6 +144,11 @@ class Stack:
         await _until(lambda: _are_there(num_workers, self._connection_url, self._settings.keys()))
         async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
             await _until(lambda: _answers_ready(client))
+
+
+def _check_not_taken(setting: str, port: int, taken: Mapping[int, str], allowed: str) -> None:
+    if port in taken:
+        raise PortUnavailable(f"{setting}: port {port} is {taken[port]}; allowed: {allowed}")
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
