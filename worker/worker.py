@@ -76,19 +76,7 @@ class Worker:
             lease_s=settings.lease_ms / 1000,
             listeners=(metrics.iterated, iteration_trace.iterated, recorder.iterated),
         )
-        metrics.watch_engine(
-            engine.stats, token_budget=engine.config.token_budget_tokens, publish_s=lambda: publisher.busy_s
-        )
-        metrics.watch_worker(
-            claimed=roster.__len__, capacity=lambda: roster.capacity, unpublished=lambda: engine_loop.unpublished
-        )
         adapter_waits = AdapterWaits(shelf)
-        metrics.watch_adapters(
-            loaded=lambda: shelf.num_resident,
-            loads=lambda: shelf.reads,
-            evictions=lambda: shelf.evictions,
-            waiting=adapter_waits.__len__,
-        )
         self._parts = Parts(
             keys=keys,
             name=name,
@@ -111,6 +99,26 @@ class Worker:
             max_claims=settings.max_claims,
             presence_ttl_ms=settings.lease_ms,
             retention_ms=settings.retention_ms,
+        )
+        self._watch_parts()
+
+    def _watch_parts(self) -> None:
+        """Let the metrics read the parts' gauges and totals when they are collected."""
+        parts = self._parts
+        engine, roster, shelf = parts.engine, parts.roster, parts.shelf
+        parts.metrics.watch_engine(
+            engine.stats, token_budget=engine.config.token_budget_tokens, publish_s=lambda: parts.publisher.busy_s
+        )
+        parts.metrics.watch_worker(
+            claimed=roster.__len__,
+            capacity=lambda: roster.capacity,
+            unpublished=lambda: parts.engine_loop.unpublished,
+        )
+        parts.metrics.watch_adapters(
+            loaded=lambda: shelf.num_resident,
+            loads=lambda: shelf.reads,
+            evictions=lambda: shelf.evictions,
+            waiting=parts.adapter_waits.__len__,
         )
 
     @property
