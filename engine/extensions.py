@@ -13,7 +13,12 @@ E = TypeVar("E")
 
 
 def add_extension(registry: dict[str, type[E]], name: str, extension: type[E]) -> None:
-    """Enter a class into `registry` under `name`. Raises ValueError if a class of another module has that name."""
+    """Enter a class into `registry` under `name`.
+
+    Raises ValueError if a class of another module has that name, TypeError if the class lacks a method.
+    """
+    if missing := getattr(extension, "__abstractmethods__", ()):
+        raise TypeError(f"{extension.__qualname__} lacks {', '.join(sorted(missing))}")
     known = registry.get(name, extension)
     if known.__module__ != extension.__module__:
         raise ValueError(f"{name!r} is the name of {known.__module__}.{known.__qualname__}: choose another name")

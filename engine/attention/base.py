@@ -1,5 +1,6 @@
 """The interface of attention backends."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,9 +9,12 @@ from typing import Any
 import torch
 
 from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.errors import one_line
 from orcastream.engine.extensions import add_extension
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
+
+_log = logging.getLogger(__name__)
 
 PLAIN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes in which keys and values can be stored without quantization."""
@@ -117,7 +121,7 @@ def choose_backend(
         ranked = {
             backend: (wanted in backend.cache_dtypes, rank)
             for backend in BACKENDS.values()
-            if (rank := backend.rank_on(device)) is not None and _unfit(backend, device, dtype) is None
+            if (rank := _rank(backend, device, dtype)) is not None
         }
         return max(ranked, key=ranked.__getitem__)()
     backend = BACKENDS.get(name)
@@ -127,6 +131,16 @@ def choose_backend(
     if reason is not None:
         raise ValueError(f"attention_backend: {name} cannot run here: {reason}")
     return backend()
+
+
+def _rank(backend: type[AttentionBackend], device: torch.device, dtype: torch.dtype) -> int | None:
+    """Return the rank that the backend has for `auto`, or None; a faulty backend of another package has none."""
+    try:
+        rank = backend.rank_on(device)
+        return rank if rank is None or _unfit(backend, device, dtype) is None else None
+    except Exception as error:
+        _log.warning("attention backend %s is left out: %s: %s", backend.name, type(error).__name__, one_line(error))
+        return None
 
 
 def _unfit(backend: type[AttentionBackend], device: torch.device, dtype: torch.dtype) -> str | None:

@@ -33,3 +33,17 @@ def test_names() -> None:
     assert type(choose_backend("torch", device, torch.float16)) is TorchBackend
     with pytest.raises(ValueError, match=r"attention_backend: got 'nothing', allowed: auto, .*torch"):
         choose_backend("nothing", device, torch.float32)
+
+
+def test_auto_leaves_out_a_faulty_backend(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    class Faulty(TorchBackend):
+        name = "faulty"
+        rank = 20
+
+        @classmethod
+        def unavailable(cls, device: torch.device) -> str | None:
+            raise OSError("no driver")
+
+    monkeypatch.setattr(base, "BACKENDS", {"torch": TorchBackend, "faulty": Faulty})
+    assert type(choose_backend("auto", torch.device("cpu"), torch.float32)) is TorchBackend
+    assert "attention backend faulty is left out: OSError: no driver" in caplog.text

@@ -64,6 +64,13 @@ class Raising(Pass):
         raise OSError("no licence")
 
 
+class Unbuilt(Replacing):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise OSError("no kernels")
+
+
 class Unfinished(Pass):
     """Has no `apply`."""
 
@@ -115,7 +122,7 @@ def test_a_difference_that_16_bits_hide_is_found(caplog: pytest.LogCaptureFixtur
     assert not any(isinstance(module, Times) for module in engine.model.modules())
 
 
-@pytest.mark.parametrize(("kind", "why"), [(Raising, "no licence"), (Unfinished, "abstract")])
+@pytest.mark.parametrize(("kind", "why"), [(Raising, "no licence"), (Unbuilt, "no kernels")])
 def test_a_pass_that_raises_is_left_out(kind: type[Pass], why: str, caplog: pytest.LogCaptureFixture) -> None:
     wanted = answers(load())
     register("broken")(kind)
@@ -123,6 +130,11 @@ def test_a_pass_that_raises_is_left_out(kind: type[Pass], why: str, caplog: pyte
     lines = [line for line in caplog.messages if "model pass broken left out" in line]
     assert lines
     assert all(why in line for line in lines)
+
+
+def test_an_unfinished_pass_is_not_registered() -> None:
+    with pytest.raises(TypeError, match="Unfinished lacks apply"):
+        register("unfinished")(Unfinished)
 
 
 def test_a_pass_must_not_take_the_name_of_another() -> None:
