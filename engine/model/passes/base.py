@@ -12,7 +12,7 @@ from orcastream.engine.extensions import add_extension
 
 _log = logging.getLogger(__name__)
 
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 """Largest relative distance of two outputs that differ only in the order of computation."""
 
 ROUNDED_TOLERANCE = 0.05

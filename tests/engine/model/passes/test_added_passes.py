@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from orcastream import demo
 from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.attention.base import PLAIN_DTYPES
 from orcastream.engine.model import prepare
 from orcastream.engine.model.passes import passes_unavailable
-from orcastream.engine.model.passes.base import PASSES, Pass, register, replace
+from orcastream.engine.model.passes.base import PASSES, Pass, random_inputs, register, replace, same
 from orcastream.schemas.sampling import SamplingParams
 
 pytestmark = pytest.mark.skipif(
@@ -130,6 +131,15 @@ def test_a_pass_that_raises_is_left_out(kind: type[Pass], why: str, caplog: pyte
     lines = [line for line in caplog.messages if "model pass broken left out" in line]
     assert lines
     assert all(why in line for line in lines)
+
+
+@pytest.mark.parametrize("dtype", PLAIN_DTYPES, ids=str)
+@torch.inference_mode()
+def test_replacements_are_compared_in_every_dtype_of_a_model(dtype: torch.dtype) -> None:
+    norm = nn.LayerNorm(64, dtype=dtype)
+    inputs = list(random_inputs(64, dtype, (1, 5)))
+    assert same("norm", norm, norm, inputs)
+    assert not same("norm", norm, Times(norm, 1.1), inputs)
 
 
 def test_an_unfinished_pass_is_not_registered() -> None:
