@@ -131,7 +131,7 @@ class RequestAdmission:
         """Return the payload of one prompt; `default`: maximum output tokens, at most the context's remaining room."""
         prompt = asked.prompts[number]
         try:
-            ids = PromptEncoder(self._tokenizer, limits).encode(prompt)
+            ids = PromptEncoder(self._tokenizer, limits).encode(prompt, asked.options.add_special_tokens)
         except InvalidRequest as error:
             raise _beyond_the_model(asked, number, error) from None
         if default is not None:

@@ -87,6 +87,10 @@ class Options(Hints):
     )
     request_id: str | None = Field(None, description="The client's own id; posting it again gives the same answer.")
     durable: bool = Field(False, description="Accept the request only once Redis has it on disk.")
+    add_special_tokens: bool | None = Field(
+        None,
+        description="Add the special tokens that the model expects around a text; none: to a text, but not to a chat.",
+    )
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

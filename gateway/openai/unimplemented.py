@@ -25,7 +25,6 @@ _OPENAIS: Final[dict[str, tuple[Any, ...]]] = {
 }
 _OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "add_generation_prompt": (True,),
-    "add_special_tokens": (True, False),
     "allowed_token_ids": ([],),
     "bad_words": ([],),
     "chat_template": _NOTHING,

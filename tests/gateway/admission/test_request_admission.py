@@ -26,7 +26,7 @@ from orcastream.schemas.request import GenerationRequest
 from orcastream.text.chat_template import ChatTemplate, RenderedChat
 from orcastream.text.control_tokens import Segment
 from orcastream.text.tokenizer import Tokenizer
-from tests.gateway.tiny_model import MAX_MODEL_LEN, write_thinking_model, write_tiny_model
+from tests.gateway.tiny_model import MAX_MODEL_LEN, write_framing_model, write_thinking_model, write_tiny_model
 from tests.text import tiny_tokenizers
 
 NOW_MS = 1_000_000
@@ -250,7 +250,6 @@ def test_vllms_extras_are_accepted_if_they_have_no_effect(
         "skip_special_tokens": True,
         "spaces_between_special_tokens": True,
         "include_stop_str_in_output": False,
-        "add_special_tokens": False,
         "truncate_prompt_tokens": None,
         "prompt_logprobs": None,
         "guided_json": None,
@@ -260,6 +259,16 @@ def test_vllms_extras_are_accepted_if_they_have_no_effect(
         "echo": False,
     }
     assert ask(admission, **extras).request.payload == ask(admission).request.payload
+
+
+@pytest.mark.parametrize("ask", [completion, chat])
+def test_special_tokens_around_a_text(ask: Callable[..., Admitted], tmp_path: Path) -> None:
+    framing = admission_of(str(write_framing_model(tmp_path)))
+    usual, without, around = (
+        ask(framing, add_special_tokens=value).request.payload.prompt for value in (None, False, True)
+    )
+    assert around == (1, *without, 2)
+    assert usual == (around if ask is completion else without)
 
 
 def test_a_service_tier_is_a_class(admission: RequestAdmission) -> None:
