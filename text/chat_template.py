@@ -81,8 +81,6 @@ class ChatTemplate:
         if not self.exists:
             raise NoChatTemplate("the model has no chat template: give it a plain prompt")
         self._check(template_kwargs or {})
-        from jinja2 import TemplateError
-
         escapes = Escapes(self._control)
         try:
             rendered = self._hf.apply_chat_template(
@@ -92,7 +90,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **escapes.escape(template_kwargs or {}),
             )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        except Exception as error:  # a template is a program, which may fail in any way
             raise InvalidRequest(
                 "messages", list(messages), f"what the model's chat template takes ({error})"
             ) from None

@@ -75,6 +75,20 @@ def test_messages_that_the_template_refuses_are_named() -> None:
         template.render([user(None)])
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "error"),
+    [("depth", 10**9, "Range too big"), ("width", 0, "by zero"), ("form", "{}", "out of range")],
+)
+def test_whatever_a_template_fails_with_is_an_error_in_the_request(variable: str, value: object, error: str) -> None:
+    broken = (
+        CHATML + "{%- for _ in range(depth or 0) -%}{%- endfor -%}{{- 1 // (1 if width is undefined else width) -}}"
+    )
+    template = Tokenizer(tiny_tokenizers.byte_level(broken + "{{- (form or '').format() -}}")).chat_template
+    assert template.render([user("hi")])
+    with pytest.raises(InvalidRequest, match=error):
+        template.render([user("hi")], template_kwargs={variable: value})
+
+
 def test_a_missing_chat_template_is_a_clear_error() -> None:
     template = Tokenizer(tiny_tokenizers.byte_level(chat_template=None)).chat_template
     assert not template.exists
