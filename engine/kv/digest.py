@@ -11,7 +11,7 @@ class ContentChain:
 
     The digest of a block is SHA-256 over the digest of the previous block and its token ids as little-endian uint32:
     256 bits, so that nobody can make two prompts collide. The chain starts from a digest of tenant, salt and adapter
-    (the digest of its files): requests that differ in any of these never share a block.
+    (the digest of its weights): requests that differ in any of these never share a block.
     """
 
     __slots__ = ("_root", "digests")

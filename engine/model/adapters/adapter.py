@@ -78,8 +78,8 @@ class LowRank:
 class Adapter:
     """An adapter from `Adapters.read`; it stays in memory while anything references it.
 
-    `number` is unique among all adapters that the engine has loaded. `digest` is the digest of its files: two adapters
-    with the same digest can share keys and values. `changes` are by the name of the site.
+    `number` is unique among all adapters that the engine has loaded. `digest` is the digest of its weights and scales:
+    two adapters with the same digest can share keys and values. `changes` are by the name of the site.
     """
 
     name: str

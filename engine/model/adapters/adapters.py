@@ -1,6 +1,6 @@
 """The adapters of one engine: loaded for its model, and found by the numbers in its batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -14,10 +14,10 @@ from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.batch.transfer import all_copied
 from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedAdapter
-from orcastream.engine.model.adapters.adapter import Adapter, LowRank
+from orcastream.engine.model.adapters.adapter import Adapter, Factors, LowRank
 from orcastream.engine.model.adapters.adapter_rows import AdapterRows, let_modules_add
-from orcastream.engine.model.adapters.lora_config import CONFIG_FILE, LoraConfig
-from orcastream.engine.model.adapters.lora_weights import WEIGHTS_FILE, LoraWeights
+from orcastream.engine.model.adapters.lora_config import LoraConfig
+from orcastream.engine.model.adapters.lora_weights import LoraWeights
 from orcastream.engine.model.adapters.site import find_sites
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Adapters:
             for site in self._sites
             if any(layer in factors for layer in site.layers)
         }
-        adapter = Adapter(name, next(self._numbers), _digest(folder), changes)
+        adapter = Adapter(name, next(self._numbers), _digest(config, factors), changes)
         self._known[adapter.number] = adapter
         return adapter
 
@@ -96,10 +96,11 @@ class Adapters:
         ]
 
 
-def _digest(folder: Path) -> bytes:
+def _digest(config: LoraConfig, factors: Mapping[str, Factors]) -> bytes:
+    """Return a digest of what was read: the files may be replaced at any time."""
     digest = sha256()
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        with (folder / name).open("rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
+    for layer, (down, up) in sorted(factors.items()):
+        digest.update(f"{layer} {config.scale_of(layer)} {len(down)} ".encode())
+        for factor in (down, up):
+            digest.update(factor.contiguous().numpy().data)
     return digest.digest()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from orcastream.engine import Adapters, OrcaEngine, UnsupportedAdapter
 from orcastream.engine.model.adapters.lora_config import LoraConfig
+from orcastream.engine.model.adapters.lora_weights import LoraWeights
 from tests.engine.running import MakeEngine, MakeModel
 from tests.lora import save_adapter
 
@@ -162,6 +164,29 @@ def test_an_unused_adapter_is_freed(adapters: Adapters, saved: Path) -> None:
     del adapter
     assert number not in adapters._known
     assert other in adapters
+
+
+def test_files_replaced_after_they_were_read_are_another_adapter(
+    engine: OrcaEngine, adapters: Adapters, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise requests for the new one would reuse keys and values of the old one."""
+    new = save_adapter(engine.model, tmp_path / "new", seed=1)
+    read = LoraWeights.read
+
+    def read_and_replace(weights: LoraWeights) -> Any:
+        factors = {layer: tuple(map(torch.clone, each)) for layer, each in read(weights).items()}
+        copytree(new, saved, dirs_exist_ok=True)
+        return factors
+
+    monkeypatch.setattr(LoraWeights, "read", read_and_replace)
+    old = adapters.read("a", saved)
+    assert adapters.read("a", saved).digest != old.digest
+
+
+def test_a_scale_belongs_to_the_digest(adapters: Adapters, saved: Path) -> None:
+    before = adapters.read("a", saved)
+    change_config(saved, lora_alpha=9)
+    assert adapters.read("a", saved).digest != before.digest
 
 
 def test_no_adapters_without_the_setting(make_engine: MakeEngine) -> None:
