@@ -2,7 +2,8 @@
 
 import json
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from llguidance import LLMatcher, LLParserLimits
 from llguidance.gbnf_to_lark import any_to_lark
@@ -12,12 +13,14 @@ from orcastream.schemas.errors import InvalidRequest
 from orcastream.text.json_schema import Schema, find_wrong_part, read_schema
 from orcastream.text.lark import as_json, as_regex, as_text, json_in
 from orcastream.text.schema_cost import too_costly
+from orcastream.text.schema_exactness import not_exact
 
 LIMITS: Final = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
 """Limit for one answer, in states of its lexer of a kilobyte or two each. Errors quote no state."""
 
 WHITE_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,32}"
 """JSON's white space, but bounded: a model that repeats itself would never reach the next value."""
+_ESCAPES: Final = 'nrbtf"\\\\'
 _ALLOWED: Final = {
     "json_schema": "a schema that answers can follow exactly",
     "regex": "an expression that answers can follow exactly",
@@ -44,7 +47,7 @@ def grammar_of(constraint: Constraint) -> str:
     """Return the grammar of `constraint`, which may still be invalid. Raises InvalidRequest if there is none."""
     match constraint.kind:
         case "json_schema":
-            return _of_schema(_bounded(read_schema(constraint.json_schema), constraint))
+            return _of_schema(_checked(read_schema(constraint.json_schema), constraint))
         case "regex":
             return LLMatcher.grammar_from_regex(constraint.regex)
         case "choice":
@@ -52,7 +55,7 @@ def grammar_of(constraint: Constraint) -> str:
             return LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {texts}")
         case _:
             for schema in json_in(constraint.grammar):
-                _bounded(schema, constraint)
+                _checked(schema, constraint)
             return LLMatcher.grammar_from_lark(_lark(constraint.grammar))
 
 
@@ -63,8 +66,8 @@ def content_rules(constraint: Constraint) -> list[str]:
     """
     match constraint.kind:
         case "json_schema":
-            schema = _bounded(read_schema(constraint.json_schema), constraint)
-            return [f"content: {as_json(_with_white_space(schema))}"]
+            schema = _checked(read_schema(constraint.json_schema), constraint)
+            return [f"content: {as_json(_with_options(schema))}"]
         case "regex":
             return ["content: CONTENT", f"CONTENT: {as_regex(constraint.regex)}"]
         case "choice":
@@ -84,11 +87,17 @@ def refusal(constraint: Constraint, error: str) -> InvalidRequest:
     return InvalidRequest(field, value, _ALLOWED[kind], why=_explained(kind, error))
 
 
-def _bounded(schema: Schema, constraint: Constraint) -> Schema:
-    """Return `schema`, a part of `constraint`. Raises InvalidRequest if it would be too costly to compile."""
-    if why := too_costly(schema):
-        kind = constraint.kind
-        raise InvalidRequest(f"constraint.{kind}", getattr(constraint, kind), _ALLOWED[kind], why=why)
+def _checked(schema: Schema, constraint: Constraint) -> Schema:
+    """Return `schema`, a part of `constraint`. Raises InvalidRequest if it would be too costly to compile, or if
+    llguidance would not follow it exactly.
+    """
+    kind, path = constraint.kind, list[str]()
+    why = too_costly(schema)
+    if not why and (why := not_exact(schema)) and kind == "json_schema":
+        path, _ = find_wrong_part(schema, why, not_exact)
+    if why:
+        field = ".".join([f"constraint.{kind}", *path])
+        raise InvalidRequest(field, getattr(constraint, kind), _ALLOWED[kind], why=why)
     return schema
 
 
@@ -102,15 +111,25 @@ def _lark(text: str) -> str:
 
 
 def _of_schema(schema: Schema) -> str:
-    return LLMatcher.grammar_from_json_schema(json.dumps(_with_white_space(schema)))
+    return LLMatcher.grammar_from_json_schema(json.dumps(_with_options(schema)))
 
 
-def _with_white_space(schema: Schema) -> Schema:
-    """Add white space rules, unless the schema has its own llguidance options for them under `x-guidance`."""
+def _with_options(schema: Schema) -> Schema:
+    """Add rules for white space and escapes, unless the schema has its own llguidance options under `x-guidance`."""
     own = schema.get("x-guidance", {})
-    if not isinstance(own, dict) or "whitespace_flexible" in own:
+    if not isinstance(own, dict):
         return schema
-    return {**schema, "x-guidance": {"whitespace_pattern": WHITE_SPACE, **own}}
+    spaces = {} if "whitespace_flexible" in own else {"whitespace_pattern": WHITE_SPACE}
+    return {**schema, "x-guidance": {**spaces, "json_allowed_escapes": escapes_for(schema), **own}}
+
+
+def escapes_for(schema: Mapping[str, Any]) -> str:
+    """Return the letters of JSON's escapes that answers may use.
+
+    In the names of properties, `\\u` could spell the ones that a schema declares, and evade what it says of them. So it
+    is only allowed where the schema itself has other control characters.
+    """
+    return _ESCAPES + "u" if "\\u00" in json.dumps(schema, ensure_ascii=False) else _ESCAPES
 
 
 def _error_of(schema: Schema) -> str:

@@ -39,7 +39,7 @@ def find_wrong_part(schema: Schema, error: str, error_of: Callable[[Schema], str
     path: list[str] = []
     part, looks = schema, 0
     while True:
-        for names, inner in _parts(part):
+        for names, inner in parts_of(part):
             looks += 1
             if looks > _MOST_LOOKS:
                 return path, part
@@ -51,7 +51,7 @@ def find_wrong_part(schema: Schema, error: str, error_of: Callable[[Schema], str
             return path, part
 
 
-def _parts(schema: Schema) -> Iterator[tuple[tuple[str, ...], Schema]]:
+def parts_of(schema: Schema) -> Iterator[tuple[tuple[str, ...], Schema]]:
     """Yield the direct subschemas of `schema`, definitions first: others may consist of references to them."""
     for keyword, value in sorted(schema.items(), key=lambda item: item[0] not in _DEFINITIONS):
         if keyword in _DATA:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orcastream.text import reasoning
-from orcastream.text.grammar import WHITE_SPACE
+from orcastream.text.grammar import WHITE_SPACE, escapes_for
 from orcastream.text.lark import as_json, as_regex, as_text
 from orcastream.text.marks import SPACE
 from orcastream.text.tools import hermes, llama
@@ -122,6 +122,7 @@ def _any_body(tools: Sequence[Tool]) -> str:
 
 def _schema(parameters: Mapping[str, Any], options: Mapping[str, Any] = _COMPACT) -> dict[str, Any]:
     """Return the schema of the arguments; if it names properties, no others are allowed."""
+    options = {**options, "json_allowed_escapes": escapes_for(parameters)}
     schema = {"type": "object", **parameters, "x-guidance": options}
     if "properties" in parameters and not any(keyword in parameters for keyword in _OPENING):
         schema["additionalProperties"] = False
