@@ -38,7 +38,7 @@ def check_constraint(constraint: Constraint) -> None:
     Needs no model: whether the model's tokens have the names used in a grammar is for the worker to check. May take a
     second, during which other threads run.
     """
-    error = LLMatcher.validate_grammar(grammar_of(constraint), limits=LIMITS)
+    error = _fault_in(grammar_of(constraint))
     if error:
         raise refusal(constraint, error)
 
@@ -133,7 +133,17 @@ def escapes_for(schema: Mapping[str, Any]) -> str:
 
 
 def _error_of(schema: Schema) -> str:
-    return LLMatcher.validate_grammar(_of_schema(schema), limits=LIMITS)
+    return _fault_in(_of_schema(schema))
+
+
+def _fault_in(grammar: str) -> str:
+    """Return why llguidance does not take a grammar, or an empty string."""
+    try:
+        return LLMatcher.validate_grammar(grammar, limits=LIMITS)
+    except BaseException as error:  # a panic, as on ^[é-ü]$|[é-ü], is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        return f"llguidance fails on it: {error}"
 
 
 def _explained(kind: str, error: str) -> str:

@@ -3,13 +3,15 @@
 import json
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from llguidance import LLParserLimits
+from llguidance import LLMatcher, LLParserLimits
 
 from orcastream.schemas.constraint import Constraint
 from orcastream.schemas.errors import InvalidRequest, without_values
+from orcastream.text import grammar as grammars
 from orcastream.text import matcher as matchers
 from orcastream.text.grammar import check_constraint
 from orcastream.text.matcher import ConstraintFailed, Matcher
@@ -62,6 +64,16 @@ def test_an_unsupported_constraint_is_refused_with_its_position(constraint: Cons
     assert caught.value.field == field
     assert why in str(caught.value)
     assert not why or why not in without_values(str(caught.value)), "the log quotes no part of it"
+
+
+@pytest.mark.parametrize("constraint", [Constraint(regex="a"), schema(type="string", pattern="a")], ids=str)
+def test_a_panic_of_llguidance_is_a_refusal(constraint: Constraint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be caught as an Exception: the gateway would answer with a bare 500."""
+    panic = type("PanicException", (BaseException,), {})("called unwrap")
+    panicking = Mock(LLMatcher, wraps=LLMatcher, **{"validate_grammar.side_effect": panic})
+    monkeypatch.setattr(grammars, "LLMatcher", panicking)
+    with pytest.raises(InvalidRequest, match="llguidance fails on it: called unwrap"):
+        check_constraint(constraint)
 
 
 VOCABULARIES = {
