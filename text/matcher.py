@@ -29,6 +29,7 @@ class Matcher:
         self._begun = [] if state is None else [state]
         self._eos = min(vocabulary.eos_token_ids)
         self._others = [each for each in vocabulary.eos_token_ids if each != self._eos]
+        self._at_start = True
 
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Self:
@@ -40,7 +41,17 @@ class Matcher:
         state = _new_state(grammar, vocabulary)
         if state.is_error():
             raise refusal(constraint, state.get_error())
-        return cls(grammar, vocabulary, state)
+        made = cls(grammar, vocabulary, state)
+        mask = np.empty(vocabulary.mask_bytes, dtype=np.uint8)
+        try:
+            made.fill(mask)
+        except ConstraintFailed:
+            raise refusal(constraint, "no text follows it") from None
+        if not mask.any():
+            raise refusal(
+                constraint, "no token of the model can begin an answer (its tokenizer may drop a space there)"
+            )
+        return made
 
     def another(self) -> Self:
         """Return a matcher at the beginning of another answer that follows the same constraint.
@@ -61,6 +72,7 @@ class Matcher:
 
     def consume(self, token_ids: Sequence[int]) -> None:
         """Take the next tokens. Raises ConstraintFailed if they are not allowed."""
+        self._at_start = False
         if not self._state.consume_tokens(list(token_ids)):
             raise ConstraintFailed(self._state.get_error())
 
@@ -72,6 +84,8 @@ class Matcher:
         if mask[self._eos // 8] >> self._eos % 8 & 1:
             for token_id in self._others:
                 mask[token_id // 8] |= 1 << token_id % 8
+        if self._at_start and self._vocabulary.whole_at_start is not None:
+            mask &= self._vocabulary.whole_at_start
 
 
 def _new_state(grammar: str, vocabulary: Vocabulary) -> LLMatcher:

@@ -138,6 +138,11 @@ class TokenBytes:
         """Return the bytes of a token at the start of the text."""
         return self._bytes_of(token_id, first=True) if self.rules.first_drops else self[token_id]
 
+    def is_whole_first(self, token_id: int) -> bool:
+        """Whether all bytes of a token appear if it begins the text."""
+        piece = self[token_id]
+        return self.first(token_id) == piece and not (self.rules.strip and piece.startswith(b" "))
+
     def knows(self, token_id: int) -> bool:
         """Whether the token exists."""
         return self._backend.id_to_token(token_id) is not None

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from orcastream.text.tokenizer import Tokenizer
@@ -22,15 +24,25 @@ class Vocabulary:
         *,
         special: Collection[int],
         encode: Callable[[str], list[int]],
+        cut_at_start: Collection[int] = (),
     ) -> None:
         """`tokens[i]` are the bytes that token i adds to the text, empty if none; `special` tokens add none,
-        whatever their names. Raises NoVocabulary if no token ends a text.
+        whatever their names. Those `cut_at_start` add fewer at the start of a text. Raises NoVocabulary if no token
+        ends a text.
 
         Takes half a second for 150,000 tokens.
         """
         if not eos_token_ids:
             raise NoVocabulary("it has no end-of-sequence token")
         self.eos_token_ids = frozenset(eos_token_ids)
+        self.mask_bytes = -(-len(tokens) // 32) * 4
+        self.whole_at_start: npt.NDArray[np.uint8] | None = None
+        """Bits of the tokens that may begin an answer, where there are others: a grammar would see bytes of those that
+        no reader gets."""
+        if cut_at_start:
+            bits = np.ones(self.mask_bytes * 8, dtype=np.uint8)
+            bits[list(cut_at_start)] = 0
+            self.whole_at_start = np.packbits(bits, bitorder="little")
         asked = _Tokens(list(tokens), sorted(special), min(self.eos_token_ids), encode)
         self.table = asked.table = LLTokenizer(TokenizerWrapper(asked))
 
@@ -48,6 +60,7 @@ class Vocabulary:
             eos_token_ids,
             special=[token_id for token_id in tokenizer.special_ids if token_id < size],
             encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
+            cut_at_start=[token_id for token_id in range(size) if not token_bytes.is_whole_first(token_id)],
         )
 
 
