@@ -7,10 +7,10 @@ from orcastream.schemas.limits import NAME_PATTERN, NAME_RULE
 _CONFIG_FILE = "adapter_config.json"
 
 
-def adapter_folders(setting: str) -> dict[str, Path]:
+def adapter_folders(setting: str, model: str) -> dict[str, Path]:
     """Return the folders in `setting` by name: `name=folder,name=folder`, or one folder with a folder per adapter.
 
-    Raises ValueError for an invalid or repeated name, and for a folder without adapters.
+    Raises ValueError for an invalid or repeated name, the name of the served `model`, and a folder without adapters.
     """
     if not setting:
         return {}
@@ -18,6 +18,8 @@ def adapter_folders(setting: str) -> dict[str, Path]:
     for name in found:
         if not NAME_PATTERN.fullmatch(name):
             raise ValueError(f"adapters: got the name {name!r}, allowed: {NAME_RULE}")
+        if name == model:  # clients that ask for that name get the model
+            raise ValueError(f"adapters: got the name {name!r}, allowed: other names than the model's")
     return found
 
 

@@ -82,7 +82,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
     gc.freeze()  # so that the collection below scans only what is loaded from here on
     _set_up_threads(settings.torch_threads)
     try:
-        folders = adapter_folders(settings.adapters)
+        folders = adapter_folders(settings.adapters, settings.served_name)
     except ValueError as error:
         return _unusable(str(error))
     try:

@@ -11,6 +11,7 @@ from orcastream.worker.adapter_folders import adapter_folders
 from orcastream.worker.adapter_shelf import AdapterShelf, HeldAdapter
 from tests.engine.conftest import build
 from tests.lora import save_adapter
+from tests.worker.worker_process import MODEL
 
 NAMES = ("a", "b", "c", "d")
 Make = Callable[..., AdapterShelf]
@@ -31,7 +32,7 @@ def folder(engine: OrcaEngine, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def make(engine: OrcaEngine, folder: Path) -> Make:
-    return lambda most=2: AdapterShelf(adapter_folders(str(folder)), engine.adapters, most)
+    return lambda most=2: AdapterShelf(adapter_folders(str(folder), MODEL), engine.adapters, most)
 
 
 async def turns() -> None:
@@ -126,17 +127,18 @@ async def test_an_unreadable_adapter(engine: OrcaEngine, folder: Path, tmp_path:
         ("a=/x,b", "adapters: got 'b', allowed: name=folder, or several separated by commas"),
         ("a=/x,a=/y", "adapters: got 'a' twice, allowed: each name once"),
         ("a b=/x", "adapters: got the name 'a b', allowed: 1 to 128 characters"),
+        (f"a=/x,{MODEL}=/y", f"adapters: got the name '{MODEL}', allowed: other names than the model's"),
         ("/nowhere", "adapters: got '/nowhere', allowed: an existing folder, or name=folder"),
         ("{empty}", "allowed: a folder of folders that hold adapter_config.json"),
     ],
 )
 def test_settings_without_adapters(setting: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="adapters: got") as refused:
-        adapter_folders(setting.format(empty=tmp_path))
+        adapter_folders(setting.format(empty=tmp_path), MODEL)
     assert message in str(refused.value)
 
 
 def test_settings(folder: Path) -> None:
-    assert adapter_folders("") == {}
-    assert adapter_folders("sql=/x/y, org/chat=z") == {"sql": Path("/x/y"), "org/chat": Path("z")}
-    assert adapter_folders(str(folder)) == {name: folder / name for name in NAMES}
+    assert adapter_folders("", MODEL) == {}
+    assert adapter_folders("sql=/x/y, org/chat=z", MODEL) == {"sql": Path("/x/y"), "org/chat": Path("z")}
+    assert adapter_folders(str(folder), MODEL) == {name: folder / name for name in NAMES}
