@@ -129,7 +129,8 @@ def escapes_for(schema: Mapping[str, Any]) -> str:
     In the names of properties, `\\u` could spell the ones that a schema declares, and evade what it says of them. So it
     is only allowed where the schema itself has other control characters.
     """
-    return _ESCAPES + "u" if "\\u00" in json.dumps(schema, ensure_ascii=False) else _ESCAPES
+    text = json.dumps(schema, ensure_ascii=False).replace("\\\\", "")  # in which a pattern may spell such escapes
+    return _ESCAPES + "u" if "\\u00" in text else _ESCAPES
 
 
 def _error_of(schema: Schema) -> str:

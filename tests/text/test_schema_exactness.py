@@ -67,6 +67,7 @@ def test_inexact_schemas_are_refused_with_their_place(body: dict[str, Any], plac
         ({"type": "object", "minProperties": 1}, '{"a":1}', "{}"),
         ({"minProperties": 1, "properties": {"a": {}, "b": {}}, "additionalProperties": False}, '{"b":1}', '{"c":1}'),
         (OPEN, '{"b":null}', '{"\\u0061":null}'),
+        ({**OPEN, "$defs": {"x": {"pattern": "\\u00e9"}}}, '{"b":null}', '{"\\u0061":null}'),
         ({"patternProperties": {"^x": {"type": "null"}}, "type": "object"}, '{"x":null}', '{"\\u0078":1}'),
         ({"enum": ["a\u0001", '\n"\\']}, '"a\\u0001"', '"a"'),
     ],
