@@ -12,6 +12,7 @@ from orcastream.engine.batch.iteration import Drawn, Launched, Pending, Prepared
 from orcastream.engine.batch.prompt_rows import PromptChunk, PromptItem
 from orcastream.engine.batch.transfer import all_copied, copied
 from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.memory_errors import is_out_of_memory
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.record import Stopwatch
 from orcastream.engine.request import Request, RequestState
@@ -99,7 +100,9 @@ class Executor:
             draws = [Draw(row, each.num_outputs + each.num_pending, each.draws) for row, each in enumerate(rows)]
         try:
             return Picked(logits, draws)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             return None
 
     def told(self, pending: Pending) -> Iterator[tuple[PromptChunk, int, tuple[PromptItem, ...] | None]]:
@@ -136,7 +139,7 @@ class Executor:
 
     @torch.inference_mode()
     def _draw(self, launched: Launched, logits: torch.Tensor, rows: list[int], masks: Masks, drawn: Drawn) -> None:
-        """Sample from those rows of the logits, in halves if device memory does not suffice for all at once."""
+        """Sample from those rows of the logits, in halves if memory does not suffice for all at once."""
         requests = [launched.rows[row] for row in rows]
         beams = [row for row in rows if launched.rows[row].beam is not None]
         try:
@@ -147,8 +150,8 @@ class Executor:
             others = [row for row in rows if row not in beams] if beams else rows
             tokens = self._tokens(launched, logits, others, masks)
             candidates = [self._candidates(launched.rows[row], logits, row) for row in beams]
-        except torch.OutOfMemoryError:
-            if len(rows) == 1:
+        except Exception as error:
+            if len(rows) == 1 or not is_out_of_memory(error):
                 raise
             torch.cuda.empty_cache()
             self._draw(launched, logits, rows[: len(rows) // 2], masks, drawn)

@@ -7,6 +7,7 @@ import torch
 from orcastream.engine.batch.executor import Executor
 from orcastream.engine.batch.iteration import Pending, Prepared
 from orcastream.engine.lost_device import LOST_DEVICE
+from orcastream.engine.memory_errors import is_out_of_memory
 from orcastream.engine.record import Stopwatch
 from orcastream.engine.request import RequestState
 from orcastream.engine.schedule.plan import Plan
@@ -18,8 +19,9 @@ _log = logging.getLogger(__name__)
 class Launcher:
     """Launches the scheduler's plans on the device.
 
-    If device memory does not suffice for an iteration, the next one is smaller. If an iteration fails for another
-    reason, its requests are launched one by one, and those that fail alone are noted.
+    If memory does not suffice for an iteration, the next one is smaller; if it does not suffice for a single token, the
+    error is raised, because it would fail every request. If an iteration fails for another reason, its requests are
+    launched one by one, and those that fail alone are noted.
     """
 
     def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
@@ -35,15 +37,15 @@ class Launcher:
             return None
         try:
             return self._executor.prepare(plan, watch)
-        except torch.OutOfMemoryError:
-            if not self._relieve(plan):
+        except Exception as error:
+            if not self._relieved(plan, error):
                 raise
             return None
 
     def launch(self, prepared: Prepared) -> Pending | None:
-        """Launch an iteration, request by request if it fails; None if device memory does not suffice for it.
+        """Launch an iteration, request by request if it fails; None if memory does not suffice for it.
 
-        Errors that no single request causes are raised: the device is lost.
+        Errors that no single request causes are raised: the device is lost, or there is no memory at all.
         """
         plan, watch = prepared.plan, prepared.watch
         pending = Pending(plan, watch)
@@ -53,10 +55,9 @@ class Launcher:
             return pending
         except LOST_DEVICE:
             raise
-        except torch.OutOfMemoryError:
-            if self._relieve(plan):
-                return None
         except Exception as error:
+            if self._relieved(plan, error):
+                return None
             _log.warning("an iteration of %d requests failed, retrying one by one", len(plan), exc_info=error)
         for index, request in enumerate(plan.requests):
             if request.state is not RequestState.FINISHED:
@@ -88,16 +89,21 @@ class Launcher:
         except LOST_DEVICE:
             raise
         except Exception as error:
-            if isinstance(error, torch.OutOfMemoryError) and self._relieve(plan):
+            if self._relieved(plan, error):
                 return
             (request,) = plan.requests
             _log.exception("request %s failed alone", request.id)
             pending.failed[request.id] = f"the model failed on this request: {error!r}"
 
-    def _relieve(self, plan: Plan) -> bool:
-        """Continue with smaller iterations than `plan`; return False if there are none."""
-        if not self._scheduler.relieve(plan):
+    def _relieved(self, plan: Plan, error: Exception) -> bool:
+        """If memory did not suffice for `plan`, continue with smaller iterations; raise `error` if there are none.
+
+        Return False if it is another error.
+        """
+        if not is_out_of_memory(error):
             return False
+        if not self._scheduler.relieve(plan):
+            raise error
         _log.warning("no memory for %d tokens of %d requests: continuing with fewer", plan.num_tokens, len(plan))
         torch.cuda.empty_cache()
         return True

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from orcastream.engine.batch.transfer import copied
+from orcastream.engine.memory_errors import is_out_of_memory
 from orcastream.engine.request import Request
 from orcastream.engine.sampling.likeliest import num_above, ranked
 
@@ -58,14 +59,14 @@ class PromptChunk:
 
 @torch.inference_mode()
 def _items(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[PromptItem]:
-    """Return the item of each token in its row, computed in halves if device memory does not suffice."""
+    """Return the item of each token in its row, computed in halves if memory does not suffice."""
     try:
         ranks = ranked(logits, range(len(tokens)), count)
         where = copied(tokens, logits.device).unsqueeze(1)
         own = logits.gather(1, where)
         above = num_above(logits, own)
-    except torch.OutOfMemoryError:
-        if len(tokens) == 1:
+    except Exception as error:
+        if len(tokens) == 1 or not is_out_of_memory(error):
             raise
         torch.cuda.empty_cache()
         half = len(tokens) // 2

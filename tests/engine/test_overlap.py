@@ -11,9 +11,10 @@ from orcastream.engine import OrcaEngine, Request, TokenEvent
 from orcastream.engine.batch import executor
 from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.batch.iteration import Drawn, Pending
+from orcastream.engine.memory_errors import is_out_of_memory
 from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample
 from orcastream.schemas.sampling import SamplingParams
-from tests.engine.running import MakeEngine, MakeModel, break_row, crowd, request, run, tokens
+from tests.engine.running import MakeEngine, break_row, crowd, request, run, tokens
 
 Requests = Callable[[int], list[Request]]
 
@@ -171,8 +172,17 @@ def test_a_running_request_is_preempted(policy: str, make_engine: MakeEngine) ->
     assert list(urgent.output_ids) == tokens(alone["b"])
 
 
-def test_a_device_without_memory_computes_less_at_a_time(
-    make_engine: MakeEngine, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+def no_device_memory() -> None:
+    raise torch.OutOfMemoryError("no memory")
+
+
+def no_host_memory() -> None:
+    torch.empty(1 << 60, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("fail", [no_device_memory, no_host_memory])
+def test_without_memory_less_is_computed_at_a_time(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
 ) -> None:
     expected = run(make_engine(num_blocks=256), *crowd())
     for overlap in ("off", "on"):
@@ -182,7 +192,7 @@ def test_a_device_without_memory_computes_less_at_a_time(
         def limited(batch, forward=forward, sizes=sizes):  # type: ignore[no-untyped-def]
             sizes.append(batch.input_ids.shape[1])
             if sizes[-1] > 10:
-                raise torch.OutOfMemoryError("no memory for so many tokens")
+                fail()
             return forward(batch)
 
         monkeypatch.setattr(engine._runner, "forward", limited)
@@ -194,8 +204,9 @@ def test_a_device_without_memory_computes_less_at_a_time(
         assert not any(event.error for events in found.values() for event in events)
 
 
-def test_a_device_without_memory_for_sampling_samples_fewer_rows_at_a_time(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fail", [no_device_memory, no_host_memory])
+def test_without_memory_for_sampling_fewer_rows_are_sampled_at_a_time(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
 ) -> None:
     expected = run(make_engine(num_blocks=256), *crowd())
     counts = []
@@ -203,7 +214,7 @@ def test_a_device_without_memory_for_sampling_samples_fewer_rows_at_a_time(
     def limited(logits: torch.Tensor, rows: Sequence[SamplingRow], *more: Any) -> list[Sampled]:
         counts.append(len(rows))
         if len(rows) > 2:
-            raise torch.OutOfMemoryError("no memory for so many rows")
+            fail()
         return sample(logits, rows, *more)
 
     monkeypatch.setattr(executor, "sample", limited)
@@ -211,15 +222,16 @@ def test_a_device_without_memory_for_sampling_samples_fewer_rows_at_a_time(
     assert max(counts) > 2
 
 
-def test_a_request_that_never_fits_ends_alone(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fail", [no_device_memory, no_host_memory])
+def test_without_memory_for_one_token_the_engine_fails(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
+) -> None:
+    """It would end every request with an error, one after the other."""
     engine = make_engine()
-
-    def never(batch: object) -> torch.Tensor:
-        raise torch.OutOfMemoryError("none at all")
-
-    monkeypatch.setattr(engine._runner, "forward", never)
-    found = run(engine, request("a"), request("b"))
-    assert all(len(events) == 1 and "none at all" in (events[0].error or "") for events in found.values())
+    monkeypatch.setattr(engine._runner, "forward", lambda batch: fail())
+    with pytest.raises(RuntimeError) as raised:
+        run(engine, request("a"), request("b"))
+    assert is_out_of_memory(raised.value)
 
 
 def test_a_request_that_failed_may_be_cancelled_before_its_event(

@@ -7,6 +7,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import torch
+
 from orcastream.engine.batch.executor import Executor
 
 STALL_S = 600
@@ -90,3 +92,8 @@ def blocks() -> None:
         return await admit(self, session, claimed)
 
     Admission.admit = guarded  # type: ignore[method-assign]  # this process is a test's alone
+
+
+def lacks_memory() -> None:
+    """No iteration with a request `large...` finds memory, not even for one token."""
+    _meets("large", lambda: torch.empty(1 << 60))

@@ -1,0 +1,23 @@
+"""Workers on a host that is short of memory."""
+
+from collections.abc import Callable
+
+from orcastream.worker.main import ENGINE_FAILED
+from tests.redis_server import one_server
+from tests.worker import poison
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import Producer
+
+pytestmark = one_server("embedded")
+
+
+def test_a_worker_without_memory_for_one_token_exits_and_another_continues(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable[..., list[int]]
+) -> None:
+    """It would fail all requests that it claims, one after the other."""
+    worker = start_worker(patch=poison.lacks_memory)
+    worker.wait_serving()
+    producer.post(count_prompt, request_id="large", max_tokens=5)
+    assert worker.wait() == ENGINE_FAILED
+    start_worker()
+    assert producer.read("large").tokens[0] == undisturbed(count_prompt, max_tokens=5)
