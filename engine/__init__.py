@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from orcastream.engine.config import EngineConfig
     from orcastream.engine.engine import OrcaEngine
     from orcastream.engine.errors import UnsupportedAdapter, UnsupportedModel
+    from orcastream.engine.memory_errors import is_out_of_memory
     from orcastream.engine.model.adapters.adapter import Adapter
     from orcastream.engine.model.adapters.adapters import Adapters
     from orcastream.engine.output import Completion, EngineStats, PromptEvent, TokenEvent
@@ -34,6 +35,7 @@ _HOME = {
     "TokenEvent": "output",
     "UnsupportedAdapter": "errors",
     "UnsupportedModel": "errors",
+    "is_out_of_memory": "memory_errors",
 }
 """The module of each public name."""
 
@@ -53,6 +55,7 @@ __all__ = [
     "TokenEvent",
     "UnsupportedAdapter",
     "UnsupportedModel",
+    "is_out_of_memory",
 ]
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("orcastream.worker")
 
 ENGINE_FAILED = 70
-"""Exit status when the engine failed, or it or the event loop stalled; others take its requests over after a lease."""
+"""Exit status when the engine failed, lacked memory, or stalled, or the event loop stalled; others take its requests
+over after a lease."""
 
 SWITCH_INTERVAL_S = 0.0005
 """The engine's thread holds the interpreter between its operators; the event loop must get its turn soon."""
@@ -74,7 +75,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     gc.disable()  # loading creates no garbage, and repeated collections would take half a second
     lean_torch(settings.device)
-    from orcastream.engine import OrcaEngine, UnsupportedAdapter, UnsupportedModel
+    from orcastream.engine import OrcaEngine, UnsupportedAdapter
     from orcastream.text.model_config import ModelFilesError
     from orcastream.text.tokenizer import Tokenizer
     from orcastream.worker.adapter_shelf import AdapterShelf
@@ -87,10 +88,8 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         return _unusable(str(error))
     try:
         engine = OrcaEngine.load(_engine_config(settings, max_adapters=settings.max_adapters if folders else 0))
-    except (UnsupportedModel, OSError) as error:
-        return _unusable(f"model: {error}")
-    except ValueError as error:  # its message names the setting
-        return _unusable(str(error))
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        return _not_loaded(error)
     shelf = AdapterShelf(folders, engine.adapters, settings.max_adapters)
     try:
         shelf.check()
@@ -135,6 +134,20 @@ def _engine_config(settings: WorkerSettings, *, max_adapters: int) -> "EngineCon
     )
 
 
+def _not_loaded(error: Exception) -> int:
+    """Report why the engine could not be loaded; return the exit status. Raises an error that nobody foresaw."""
+    from orcastream.engine import UnsupportedModel, is_out_of_memory
+
+    if is_out_of_memory(error):
+        log.critical("not enough memory to load the model", extra={"why": " ".join(str(error).split())})
+        return ENGINE_FAILED
+    if isinstance(error, UnsupportedModel | OSError):
+        return _unusable(f"model: {error}")
+    if isinstance(error, ValueError):  # its message names the setting
+        return _unusable(str(error))
+    raise error
+
+
 def _unusable(why: str) -> int:
     print(f"orcastream worker: {why}", file=sys.stderr)
     return 2
@@ -177,10 +190,12 @@ async def _serve(
         await worker.run()
     except* EngineFailed as failed:
         error = failed.exceptions[0]
-        log.critical("the engine failed", extra={"why": str(error)}, exc_info=error.__cause__)
-        telemetry.shut_down()
-        logging.shutdown()
-        os._exit(ENGINE_FAILED)  # its thread may hang inside an operator: there is no orderly way to end it
+        try:
+            log.critical("the engine failed", extra={"why": str(error)}, exc_info=error.__cause__)
+            telemetry.shut_down()
+            logging.shutdown()
+        finally:  # even if there is no memory or thread for that
+            os._exit(ENGINE_FAILED)  # its thread may hang inside an operator: there is no orderly way to end it
     finally:
         watchdog.stop()
     return 0

@@ -9,6 +9,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 
 from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedModel, one_line
+from orcastream.engine.memory_errors import is_out_of_memory
 from orcastream.engine.model.checkpoint import (
     refuse_cut_blocks,
     refuse_damaged_files,
@@ -94,23 +95,29 @@ def _read_weights(model: str, model_config: Any, dtype: torch.dtype) -> tuple[An
             ignore_mismatched_sizes=True,
         )
     except Exception as error:
-        refuse_damaged_files(model)
-        refuse_unfit_parts(error)
+        if not is_out_of_memory(error):
+            refuse_damaged_files(model)
+            refuse_unfit_parts(error)
         raise
     return loaded
 
 
 @contextmanager
 def one_line_errors(where: str) -> Iterator[None]:
-    """Turn any error of transformers into a one-line OSError or UnsupportedModel that starts with `where`."""
+    """Turn any error of transformers into a one-line OSError or UnsupportedModel that starts with `where`.
+
+    A lack of memory stays what it is: it is no property of the model.
+    """
     try:
         yield
     except UnsupportedModel as error:
         reason = error.reason
         raise UnsupportedModel(reason if reason.startswith(where) else f"{where}: {reason}") from error
-    except OSError as error:
-        raise OSError(f"{where}: {one_line(error)}") from error
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        if isinstance(error, OSError):
+            raise OSError(f"{where}: {one_line(error)}") from error
         reason = one_line(error) or type(error).__name__
         if isinstance(error, KeyError):  # whose text is only the key
             reason = f"no entry {reason}"

@@ -97,3 +97,10 @@ def blocks() -> None:
 def lacks_memory() -> None:
     """No iteration with a request `large...` finds memory, not even for one token."""
     _meets("large", lambda: torch.empty(1 << 60))
+
+
+def lacks_memory_for_weights() -> None:
+    """The host has no memory for the weights."""
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained = lambda *_, **__: torch.empty(1 << 60)

@@ -21,3 +21,9 @@ def test_a_worker_without_memory_for_one_token_exits_and_another_continues(
     assert worker.wait() == ENGINE_FAILED
     start_worker()
     assert producer.read("large").tokens[0] == undisturbed(count_prompt, max_tokens=5)
+
+
+def test_a_worker_without_memory_for_the_weights_may_be_started_again(start_worker: StartWorker) -> None:
+    worker = start_worker(patch=poison.lacks_memory_for_weights)
+    assert worker.wait() == ENGINE_FAILED
+    assert "critical not enough memory to load the model" in worker.log
