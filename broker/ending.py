@@ -8,6 +8,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from orcastream.broker.aside import read_aside
 from orcastream.broker.attach import Attached, Ended, attach
 from orcastream.broker.cleanup import acknowledge_call, drop_duplicate, finish
 from orcastream.broker.connection import Connection
@@ -16,7 +17,6 @@ from orcastream.broker.entry import EntryRef
 from orcastream.broker.errors import BrokerError, Fenced, Unusable, Unwritable, refusal, require
 from orcastream.broker.fold import Fold, fold_log
 from orcastream.broker.queue import RequestQueue, entry_state
-from orcastream.broker.reading import read_aside
 from orcastream.broker.resp import fields_of
 from orcastream.schemas.codec import Form, decode, form_of
 from orcastream.schemas.errors import ErrorCode, InvalidRequest, without_values

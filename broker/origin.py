@@ -7,11 +7,11 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from orcastream.broker.aside import read_aside
 from orcastream.broker.connection import Connection
 from orcastream.broker.entry import EntryRef, Mark, stream_of
 from orcastream.broker.errors import WRONG_TYPE, error_code, require
 from orcastream.broker.fold import decode_entry
-from orcastream.broker.reading import read_aside
 from orcastream.broker.resp import fields_of
 from orcastream.broker.scripts import Command
 from orcastream.schemas.errors import InvalidRequest

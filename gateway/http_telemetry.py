@@ -1,7 +1,7 @@
 """Server spans and HTTP metrics from OpenTelemetry's own instrumentation, and the page that Prometheus scrapes."""
 
-import asyncio
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import Span
@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from orcastream.broker.aside import aside
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.telemetry.prometheus import metrics_page
 
@@ -52,5 +53,5 @@ async def metrics(registry: "CollectorRegistry", only_port: int | None, request:
     server = request.scope.get("server")
     if only_port is not None and (server is None or server[1] != only_port):
         raise HTTPException(404, f"Metrics of this process are at /metrics on port {only_port}.")
-    page, content_type = await asyncio.to_thread(metrics_page, registry, request.headers.get("accept", ""))
+    page, content_type = await aside(partial(metrics_page, registry, request.headers.get("accept", "")))
     return Response(page, headers={"Content-Type": content_type})

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from orcastream.telemetry.names import HTTP_DURATION
@@ -52,14 +53,18 @@ class Telemetry:
         self._closings.append(close)
 
     def shut_down(self, timeout_s: float = FLUSH_S) -> None:
-        """Export what is left, for at most `timeout_s`: an unreachable collector must not hold up a process."""
+        """Export what is left, for at most `timeout_s`: an unreachable collector must not hold up a process.
+
+        Nothing is exported if the host refuses the threads for that.
+        """
         until = time.monotonic() + timeout_s
         threads = [threading.Thread(target=_quietly, args=(close,), daemon=True) for close in self._closings]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
         self._closings.clear()
+        with suppress(RuntimeError):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
 
 
 def start_telemetry(service: str, instance: str, *, prometheus: bool = False, log_content: bool = False) -> Telemetry:

@@ -6,9 +6,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orcastream.broker.aside import aside
 from orcastream.engine import UnsupportedAdapter
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ class AdapterShelf:
             raise UnsupportedAdapter(f"{name}: the engine reads no adapters")
         await self._free_place()
         begun_s = time.monotonic()
-        adapter = await asyncio.to_thread(self._adapters.read, name, self._folders[name])
+        adapter = await aside(partial(self._adapters.read, name, self._folders[name]))
         self.reads += 1
         log.info("adapter read", extra={"adapter": name, "seconds": round(time.monotonic() - begun_s, 3)})
         resident = self._resident[name] = _Resident(adapter)

@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Collection
 
+from orcastream.broker.aside import read_aside
 from orcastream.broker.attach import Attached
 from orcastream.broker.claimed import Claimed
 from orcastream.broker.cleanup import drop_duplicate
 from orcastream.broker.dead_letter import is_hopeless
 from orcastream.broker.ending import Ender
 from orcastream.broker.errors import Unusable
-from orcastream.broker.reading import read_aside
 from orcastream.engine import OrcaEngine
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.keys import Keys

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import ResponseError
 
+from orcastream.broker.aside import aside
 from orcastream.broker.back_off import BackOff
 from orcastream.broker.cancel import cancelled
 from orcastream.broker.claimed import Claimed
@@ -142,7 +143,7 @@ class Serving:
         if running.closed or self._has_drained or not running.has_to_prepare:
             return
         try:
-            await asyncio.to_thread(running.prepare)
+            await aside(running.prepare)
         except InvalidRequest as error:
             log.warning("request refused", extra=running.log_fields(why=without_values(str(error))))
             running.fail(error.code, str(error), error.field)

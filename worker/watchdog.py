@@ -47,6 +47,8 @@ class Watchdog(threading.Thread):
     def _exit(self, seconds: float) -> None:
         said = ("the event loop stands still",)
         saying = threading.Thread(target=log.critical, args=said, kwargs={"extra": {"seconds": seconds}}, daemon=True)
-        saying.start()
-        saying.join(_SAY_S)
-        os._exit(self._status)
+        try:
+            saying.start()
+            saying.join(_SAY_S)
+        finally:  # even if no thread can be started
+            os._exit(self._status)

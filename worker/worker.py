@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 
 from redis.exceptions import ResponseError
 
+from orcastream.broker.aside import aside
 from orcastream.broker.back_off import BackOff
 from orcastream.broker.errors import LinkLost, Unwritable
 from orcastream.broker.lease import Given
@@ -176,7 +178,7 @@ class Worker:
         """Wait for the current iteration: an interpreter that exits while a thread computes aborts."""
         engine_loop, timeout_s = self._parts.engine_loop, self._settings.stall_timeout_s
         engine_loop.stop()
-        await asyncio.to_thread(engine_loop.join, max(0.0, timeout_s - engine_loop.stalled_for_s()))
+        await aside(partial(engine_loop.join, max(0.0, timeout_s - engine_loop.stalled_for_s())))
         if engine_loop.is_alive():
             raise EngineFailed(f"the current iteration did not end within {timeout_s:.0f} s")
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -56,10 +55,12 @@ NO_MASKS = Masks(np.empty((0, 0), dtype=np.uint8))
 
 
 class MaskThread:
-    """Computes the masks of one iteration after another. Its thread starts with the first mask."""
+    """Computes the masks of one iteration after another."""
 
     def __init__(self, vocab_size: int) -> None:
         self._width = mask_bytes(vocab_size)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self._thread.submit(int)  # starts the thread: later, the host might refuse one
 
     def begin(self, requests: "Sequence[Request]") -> "Future[Masks] | None":
         """Begin the masks for the next token of `requests` and of their followers; None if none is constrained.
@@ -81,10 +82,6 @@ class MaskThread:
             except Exception as error:
                 masks.failed[request] = f"the constraint failed on this request: {error}"
         return masks
-
-    @cached_property
-    def _thread(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, thread_name_prefix="masks")
 
 
 def _fill(request: "Request", mask: Mask) -> None:

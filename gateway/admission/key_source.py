@@ -1,10 +1,10 @@
 """Sources of API keys other than the settings: a file, or a hash in Redis, both polled for changes."""
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Protocol
 
+from orcastream.broker.aside import aside
 from orcastream.broker.redis_link import RedisLink
 from orcastream.gateway.admission.api_key import Grants, grants_of_hash, read_grants
 from orcastream.schemas.keys import Keys
@@ -37,7 +37,7 @@ class KeyFile:
 
     async def changed(self) -> Grants | None:
         """See KeySource."""
-        return await asyncio.to_thread(self._changed)
+        return await aside(self._changed)
 
     def _changed(self) -> Grants | None:
         return None if _version(self._path.stat()) == self._seen else self.read()

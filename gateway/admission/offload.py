@@ -1,9 +1,10 @@
 """Parses and tokenizes bodies outside the event loop: large ones apart from small ones, few at a time."""
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
+
+from orcastream.broker.aside import aside
 
 Result = TypeVar("Result")
 
@@ -29,7 +30,7 @@ class Offload:
         if size_bytes <= _INLINE_BYTES:
             return action()
         threads = self._medium if size_bytes <= _LARGE_BYTES else self._large
-        return await asyncio.get_running_loop().run_in_executor(threads, action)
+        return await aside(action, threads)
 
     def close(self) -> None:
         """Start nothing more; running actions finish."""

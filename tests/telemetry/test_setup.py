@@ -111,6 +111,20 @@ print("TRACE", trace.format_trace_id(span.get_span_context().trace_id))
     assert (inside, about) == (("something", trace_id), ("about it", trace_id))
 
 
+def test_a_shutdown_without_threads_raises_nothing() -> None:
+    program = """
+import threading
+from orcastream.telemetry.setup import start_telemetry
+telemetry = start_telemetry("orcastream-gateway", "one")
+def refused(thread):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = refused
+telemetry.shut_down()
+print("went on")
+"""
+    assert _run(program, OTEL_LOGS_EXPORTER="console") == "went on"
+
+
 def test_a_log_line_that_cannot_be_formatted_raises_nothing() -> None:
     program = """
 import logging

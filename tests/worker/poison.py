@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -92,6 +92,22 @@ def blocks() -> None:
         return await admit(self, session, claimed)
 
     Admission.admit = guarded  # type: ignore[method-assign]  # this process is a test's alone
+
+
+def refuses_threads() -> None:
+    """From the engine's start on, the host refuses this process another thread."""
+    from orcastream.worker.engine_loop import EngineLoop
+
+    start = EngineLoop.start
+
+    def refused(self: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def guarded(self: EngineLoop) -> None:
+        start(self)
+        Thread.start = refused  # type: ignore[method-assign]
+
+    EngineLoop.start = guarded  # type: ignore[method-assign]
 
 
 def lacks_memory() -> None:

@@ -1,5 +1,6 @@
-"""Workers on a host that is short of memory."""
+"""Workers on a host that is short of threads or memory."""
 
+import signal
 from collections.abc import Callable
 
 from orcastream.worker.main import ENGINE_FAILED
@@ -9,6 +10,22 @@ from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
 
 pytestmark = one_server("embedded")
+
+LARGE = [f"{number:03}{'x' * 900}" for number in range(100)]
+"""Choices that take time to prepare, in a payload that takes time to read."""
+
+
+def test_a_worker_that_is_refused_threads_serves_all_requests_and_drains(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    worker = start_worker(patch=poison.refuses_threads)
+    worker.wait_serving()
+    for _ in range(2):
+        fold = producer.read(producer.post(count_prompt, max_tokens=20, constraint={"choice": LARGE}))
+        assert fold.terminal
+        assert fold.terminal.error is None
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
 
 
 def test_a_worker_without_memory_for_one_token_exits_and_another_continues(
