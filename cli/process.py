@@ -86,6 +86,22 @@ class Process:
             on_line(rest.decode(errors="replace"))
 
 
+def watch_without_threads() -> None:
+    """Let the kernel tell the running loop when a child ends, as Python does from 3.12 on. Before, a thread waits for
+    each child, and a child for which no thread can be started is lost.
+    """
+    if sys.version_info >= (3, 12):
+        return
+    current = asyncio.get_child_watcher()
+    if isinstance(current, asyncio.PidfdChildWatcher) and current.is_active():
+        return
+    with suppress(OSError):  # an old kernel
+        os.close(os.pidfd_open(os.getpid()))
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(asyncio.get_running_loop())
+        asyncio.set_child_watcher(watcher)
+
+
 def describe_exit(code: int) -> str:
     """Return an exit code in words."""
     if code >= 0:

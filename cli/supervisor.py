@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from orcastream.broker.back_off import BackOff
 from orcastream.cli.errors import UserError
-from orcastream.cli.process import Process, Program, describe_exit
+from orcastream.cli.process import Process, Program, describe_exit, watch_without_threads
 
 UNUSABLE_SETTINGS = 2
 """The exit code of a program that can never run with its settings: a restart is useless."""
@@ -32,6 +32,7 @@ class Supervisor:
         steady_s: float = _STEADY_S,
     ) -> None:
         """Without `output`, `report` gets both. Pauses grow while a program keeps dying within `steady_s`."""
+        watch_without_threads()
         self._report = report
         self._output = output or report
         self._make_back_off = make_back_off

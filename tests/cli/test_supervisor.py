@@ -6,6 +6,7 @@ import resource
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -76,6 +77,19 @@ async def test_a_program_that_dies_is_restarted_with_growing_pauses() -> None:
     await supervisor.start(Program("mortal", SLEEPER))
     for longest_s in (0.01, 0.02, 0.04, 0.04):
         assert longest_s / 2 <= await pause_after_death(report, supervisor, "mortal") + 0.005 <= longest_s + 0.01
+    await report.wait_for("up")
+    await supervisor.stop("mortal", grace_s=10)
+
+
+async def test_a_program_is_restarted_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    report = Report()
+    supervisor = Supervisor(report, quick)
+    await supervisor.start(Program("mortal", SLEEPER))
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    await pause_after_death(report, supervisor, "mortal")
     await report.wait_for("up")
     await supervisor.stop("mortal", grace_s=10)
 
