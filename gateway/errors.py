@@ -46,6 +46,11 @@ class ApiError(Exception):
         """Whether the service is at fault: status 500 or higher."""
         return self.status >= 500
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether the service failed. A gateway that stops has not: its requests continue, and others serve them."""
+        return self.is_fault and self.code != STOPPING
+
     def body(self) -> dict[str, Any]:
         """Return `{"error": ...}` as OpenAI writes it; the same inside a stream."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}

@@ -104,9 +104,9 @@ class RequestTelemetry:
         self._worker = started.worker
 
     def failed(self, error: ApiError) -> None:
-        """Record `error`, which the client receives; the span fails if the service is at fault."""
+        """Record `error`, which the client receives; the span fails if the service did."""
         self._set({Attribute.ERROR_TYPE: error.code or str(error.status)})
-        if error.is_fault:
+        if error.is_failure:
             self._span.set_status(StatusCode.ERROR, error.message)
 
     def broke_off(self, error: ApiError) -> None:

@@ -8,7 +8,7 @@ from orcastream.broker.attendance import Reading
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.loss import Watch
 from orcastream.broker.subscription import Update
-from orcastream.gateway.errors import STOPPING, ApiError
+from orcastream.gateway.errors import ApiError
 from orcastream.gateway.log import log_event
 from orcastream.gateway.replies.follow import Following
 from orcastream.gateway.replies.token_gaps import TokenGaps
@@ -78,7 +78,7 @@ class ReplySession:
 
     def failed(self, error: ApiError) -> None:
         """Record that the client gets `error` instead of the rest of the reply."""
-        if error.is_fault and error.code != STOPPING:  # the request continues, so nobody needs to look at it
+        if error.is_failure:
             why = without_values(error.message)
             log_event("request failed", level=logging.WARNING, request=self.request_id, code=error.code, why=why)
         self._telemetry.broke_off(error)
