@@ -73,7 +73,7 @@ class RequestTelemetry:
         """Record which reply is resumed, and the class of its request if that is still known."""
         self._metrics = metrics
         self._priority_class = priority_class
-        self._set(_of_request(request_id, model, tenant))
+        self._set({**_of_request(request_id, model, tenant), Attribute.REQUEST_CLASS: priority_class})
 
     def updated(self, update: Update) -> None:
         """Record an update of the reply, before it is written to the client."""

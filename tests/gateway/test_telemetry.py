@@ -132,6 +132,7 @@ async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway
         (resumed,) = _server(receiver, "GET /v1/requests/{request_id}/events")
         assert resumed.links == [(PROCESS_TRACE, PROCESS_SPAN)]
         assert resumed.attributes[Attribute.RESPONSE_ID] == request_id
+        assert resumed.attributes[Attribute.REQUEST_CLASS] == "normal"
         routes = {span.attributes[Attribute.HTTP_ROUTE] for span in receiver.spans if span.kind == "SERVER"}
         assert not [route for route in routes if "health" in route or "metrics" in route]
         assert {span.kind for span in receiver.spans} == {"SERVER", "PRODUCER"}, "no span per event of a stream"
