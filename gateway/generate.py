@@ -60,7 +60,7 @@ async def generate(gateway: Gateway, endpoint: GenerationEndpoint, request: Requ
 async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[Reply]:
     """Enqueue one request per prompt.
 
-    If a later prompt is refused, the earlier requests count as left by their client.
+    If a later prompt is refused, the earlier requests end as if their client had left; metrics do not count it as gone.
     """
     model, asked, options = received.model, received.asked, received.asked.options
     replies: list[Reply] = []
@@ -76,7 +76,7 @@ async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[R
             shape = replace(shape, first_choice=number * request.payload.n)
             replies.append(Reply(accepted.session(), shape, *_beginning(accepted, asked, number)))
     except BaseException:
-        await close_all([reply.session for reply in replies], left=True)
+        await close_all([reply.session for reply in replies], left=False)  # it gets the error
         raise
     return replies
 

@@ -278,6 +278,15 @@ async def test_refusals_of_every_served_model_start_at_zero(
     assert refusals == {(model, code): 0 for model in (MODEL, "other") for code in REFUSAL_CODES}
 
 
+async def test_a_client_whose_second_prompt_is_refused_has_not_left(start: StartGateway) -> None:
+    name = prometheus_series(GATEWAY_ABANDONED)[-1]
+    async with start({"ORCASTREAM_MAX_QUEUE_DEPTH": "1"}) as http:
+        refused = await http.post("/v1/completions", json={"model": MODEL, "prompt": ["x", "y"]})
+        assert refused.json()["error"]["code"] == "queue_full"
+        page = (await http.get("/metrics")).text
+    assert sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(f"{name}{{")) == 0
+
+
 async def test_an_absent_or_silent_collector_delays_nothing(stage: Stage, start: StartGateway) -> None:
     """Any wait would last minutes: see the time limit of an export."""
     gate = Gate(0)
