@@ -18,6 +18,7 @@ from orcastream.telemetry.setup import Telemetry, start_telemetry
 from orcastream.worker.adapter_folders import adapter_folders
 from orcastream.worker.admin import Admin, AdminPortUnavailable
 from orcastream.worker.lean_torch import lean_torch
+from orcastream.worker.metrics import WorkerMetrics
 from orcastream.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -48,11 +49,12 @@ def run(settings: WorkerSettings) -> int:
             log_content=settings.log_content,
         )
         on_stop(leaving(telemetry))  # nothing is claimed before the worker serves, so there is nothing to drain
+        metrics = WorkerMetrics(settings.keys().model)  # so that even the first scrape sees every counter, at 0
         admin = _admin(settings, telemetry)
     except (UnusableTelemetry, AdminPortUnavailable) as error:
         return _unusable(str(error))
     try:
-        return _run(settings, name, telemetry, admin)
+        return _run(settings, name, telemetry, metrics, admin)
     finally:
         gc.enable()
         on_stop(signal.SIG_IGN)  # the shutdown is bounded, and a second signal must not cut it short
@@ -70,7 +72,7 @@ def _admin(settings: WorkerSettings, telemetry: Telemetry) -> Admin | None:
     return admin
 
 
-def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin | None) -> int:
+def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, metrics: WorkerMetrics, admin: Admin | None) -> int:
     # Read when torch is loaded. Threads that spin between operators take cores from the event loop and other processes.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     gc.disable()  # loading creates no garbage, and repeated collections would take half a second
@@ -104,7 +106,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
     gc.collect()
     gc.freeze()  # a collection that scans everything loaded would block engine and event loop for 0.1 s
     gc.enable()
-    return uvloop.run(_serve(settings, name, engine, tokenizer, shelf, telemetry, admin))
+    return uvloop.run(_serve(settings, name, engine, tokenizer, shelf, telemetry, metrics, admin))
 
 
 def _engine_config(settings: WorkerSettings, *, max_adapters: int) -> "EngineConfig":
@@ -168,6 +170,7 @@ async def _serve(
     tokenizer: "Tokenizer | None",
     shelf: "AdapterShelf",
     telemetry: Telemetry,
+    metrics: WorkerMetrics,
     admin: Admin | None,
 ) -> int:
     from orcastream.worker.engine_loop import EngineFailed
@@ -176,7 +179,7 @@ async def _serve(
 
     keys = settings.keys()
     url = settings.connection_url or "redis://127.0.0.1:6379"
-    worker = Worker(settings, url, keys, name, engine, tokenizer, shelf)
+    worker = Worker(settings, url, keys, name, engine, tokenizer, shelf, metrics)
     if admin is not None:
         admin.watch(worker)
     loop = asyncio.get_running_loop()

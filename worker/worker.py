@@ -55,8 +55,9 @@ class Worker:
         engine: OrcaEngine,
         tokenizer: Tokenizer | None,
         shelf: AdapterShelf | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
-        """`shelf` None: no adapters."""
+        """`shelf` None: no adapters. `metrics` None: new ones."""
         shelf = shelf or AdapterShelf({}, None, 0)
         self._settings = settings
         self._url = url
@@ -65,7 +66,7 @@ class Worker:
         self._operators = engine.operators.as_dict()
         num_places = engine.config.num_places
         roster = Roster(num_places + settings.most_waiting(engine.config.policy, num_places))
-        metrics = WorkerMetrics(keys.model)
+        metrics = metrics or WorkerMetrics(keys.model)
         lifecycle = Lifecycle(keys, name, metrics)
         publisher = Publisher(lifecycle, lambda num_tokens: engine_loop.published(num_tokens))
         outbox = Outbox(roster, publisher)

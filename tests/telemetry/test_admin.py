@@ -15,7 +15,7 @@ from orcastream.worker.admin import Admin
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import MODEL, WorkerProcess
 
 
 class Standing:
@@ -77,6 +77,7 @@ def test_a_worker_answers_while_it_loads_and_while_redis_is_away(redis_binary: s
     port = free_port()
     worker = WorkerProcess(redis.url, tmp_path / "worker.log", admin_port=port)
     try:
+        assert f'\norcastream_dead_letters_total{{gen_ai_request_model="{MODEL}"}} 0.0\n' in _first_page(worker, port)
         assert _until(worker, port, 503) == ["loading", "connecting"]
         assert _get(port, "/health/live") == (200, "live")
         redis.start()
@@ -98,6 +99,17 @@ def test_a_worker_answers_while_it_loads_and_while_redis_is_away(redis_binary: s
     finally:
         worker.kill()
         redis.kill()
+
+
+def _first_page(worker: WorkerProcess, port: int) -> str:
+    """Return the first answer to a scrape: a counter whose first value is above 0 shows no increase."""
+    give_up = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up and worker.running:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).text
+        except httpx.TransportError:
+            time.sleep(0.01)
+    raise AssertionError(worker.log[-4000:])
 
 
 def _until(worker: WorkerProcess, port: int, status: int) -> list[str]:
