@@ -121,7 +121,7 @@ class OtelSettings(BaseSettings):
 
     def _check_sampler(self) -> None:
         """Check the sampler: the SDK would sample every trace if it does not know the name."""
-        if self.traces_sampler.strip().lower() not in SAMPLERS:
+        if self.traces_sampler.lower() not in SAMPLERS:
             raise UnusableTelemetry(f"OTEL_TRACES_SAMPLER: got {self.traces_sampler!r}, allowed: {', '.join(SAMPLERS)}")
         if self.traces_sampler_arg is not None and "ratio" in self.traces_sampler.lower():
             try:

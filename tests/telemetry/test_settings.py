@@ -58,6 +58,10 @@ def test_signals_are_exported_if_an_exporter_or_an_endpoint_is_set(
             "OTEL_TRACES_SAMPLER: got 'half', allowed: parentbased_always_on, .*traceidratio",
         ),
         (
+            {**ENDPOINT, "TRACES_SAMPLER": "always_off "},
+            "OTEL_TRACES_SAMPLER: got 'always_off ', allowed: parentbased_always_on",
+        ),
+        (
             {**ENDPOINT, "TRACES_SAMPLER": "traceidratio", "TRACES_SAMPLER_ARG": "5"},
             "OTEL_TRACES_SAMPLER_ARG: got '5', allowed: a share from 0 to 1",
         ),
