@@ -28,10 +28,12 @@ from orcastream.schemas.seed import derived_seed
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Ender", "OnEnd", "finish"]
+__all__ = ["Ender", "OnEnd", "OnSetAside", "finish"]
 
 OnEnd = Callable[[EntryRef | None, Terminal, int], None]
 """Called after writing a terminal event: its queue entry, the event, and the server's clock (ms of Unix time)."""
+OnSetAside = Callable[[], None]
+"""Called after an entry became a dead letter without a terminal event."""
 
 ATTEMPTS = 5
 """How often an end is attempted against an owner that is alive and keeps writing."""
@@ -40,13 +42,23 @@ ATTEMPTS = 5
 class Ender:
     """Ends requests without owning them. `who` is the worker name in the started events that this writes.
 
-    `on_end` is called for terminal events that this writes, not for existing ones.
+    `on_end` is called for terminal events that this writes, not for existing ones; `on_set_aside` for entries
+    that it turns into dead letters without one.
     """
 
-    def __init__(self, keys: Keys, who: str, *, retention_ms: int, on_end: OnEnd | None = None) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        who: str,
+        *,
+        retention_ms: int,
+        on_end: OnEnd | None = None,
+        on_set_aside: OnSetAside | None = None,
+    ) -> None:
         self._keys = keys
         self._who = who
         self._on_end = on_end
+        self._on_set_aside = on_set_aside
         self._retention_ms = retention_ms
 
     async def end(
@@ -125,7 +137,7 @@ class Ender:
         try:
             request_id = check_id(fields.get(b"id", b"").decode())
         except (InvalidRequest, UnicodeDecodeError):
-            await bury(link, self._keys, ref, reason=error.code, message=str(error))
+            await self._bury(link, ref, error.code, str(error), waiting=False)
             return False
         payload = fields.get(b"payload", b"")
         try:
@@ -150,7 +162,12 @@ class Ender:
         Raises LinkLost, Unwritable.
         """
         log.warning("%s is set aside without a terminal event: %s", ref, without_values(message))
-        await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
+        await self._bury(link, ref, code, message, waiting=True)
+
+    async def _bury(self, link: Connection, ref: EntryRef, code: ErrorCode, message: str, *, waiting: bool) -> None:
+        buried = await bury(link, self._keys, ref, reason=code, message=message, waiting=waiting)
+        if buried and self._on_set_aside is not None:
+            self._on_set_aside()
 
     async def _is_duplicate(self, link: Connection, request_id: str, ref: EntryRef, fold: Fold) -> bool:
         """Whether another entry is the request, and `ref`, which did not begin the log, is a later or misplaced one.

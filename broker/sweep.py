@@ -6,7 +6,7 @@ from itertools import product
 from redis.exceptions import ResponseError
 
 from orcastream.broker.connection import Connection
-from orcastream.broker.ending import Ender, OnEnd
+from orcastream.broker.ending import Ender, OnEnd, OnSetAside
 from orcastream.broker.entry import EntryRef, after
 from orcastream.broker.errors import Unusable, Unwritable
 from orcastream.broker.lease import HANDED_OVER_MS
@@ -45,11 +45,15 @@ class Sweeper:
         margin_ms: int = 2000,
         chunk: int = 64,
         on_end: OnEnd | None = None,
+        on_set_aside: OnSetAside | None = None,
     ) -> None:
-        """`who` is the worker name in the started events it writes; owners get `margin_ms` after a deadline."""
+        """`who` is the worker name in the started events it writes; owners get `margin_ms` after a deadline.
+
+        `on_end` and `on_set_aside` are those of Ender.
+        """
         self._link = link
         self._keys = keys
-        self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end)
+        self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end, on_set_aside=on_set_aside)
         self._margin_ms = margin_ms
         self._chunk = chunk
         self._cursors: dict[str, str] = {}

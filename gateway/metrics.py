@@ -85,6 +85,8 @@ class ModelMetrics:
             for code in _BROKEN:
                 self._broken.add(0, {**self._of_class(priority_class), **_of_error(self._model, code)})
         self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
+        self._dead = counter(names.DEAD_LETTERS)
+        self._dead.add(0, self._labels)
         self._streams = 0
         observe(names.GATEWAY_STREAMS, lambda: [(self._streams, self._labels)])
         self.queue = QueueGauges(model)
@@ -117,6 +119,10 @@ class ModelMetrics:
             self._ends.ended(None, outcome, outcome, None)
         else:
             self._ends.ended(ref.priority_class, outcome, outcome, max(0, now_ms - ref.order[0]) / 1000)
+
+    def set_aside(self) -> None:
+        """Count an entry that this gateway turned into a dead letter (`orcastream.broker.ending.OnSetAside`)."""
+        self._dead.add(1, self._labels)
 
     def _of_class(self, priority_class: str) -> Attributes:
         return attributes({Attribute.MODEL: self._model, Attribute.REQUEST_CLASS: priority_class})

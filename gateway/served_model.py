@@ -225,8 +225,14 @@ class ServedModel:
             await asyncio.sleep(self.settings.sweep_s)
 
     async def _sweep(self, link: Connection) -> None:
-        retention_ms, on_end = self.settings.retention_ms, self.metrics.ended
-        sweeper = Sweeper(link, self.keys, self._gateway, retention_ms=retention_ms, on_end=on_end)
+        sweeper = Sweeper(
+            link,
+            self.keys,
+            self._gateway,
+            retention_ms=self.settings.retention_ms,
+            on_end=self.metrics.ended,
+            on_set_aside=self.metrics.set_aside,
+        )
         while True:
             for ref in (await sweeper.step()).expired:
                 log_event("expired", entry=ref)

@@ -517,8 +517,8 @@ DEAD_LETTERS: Final = Metric(
     "orcastream.dead_letters",
     Kind.COUNTER,
     "{request}",
-    "Requests set aside: attempts produced no token, or the entry is not a valid request.",
-    (WORKER,),
+    "Requests set aside: attempts produced no token, the entry is not a valid request, or its log cannot be written.",
+    (GATEWAY, WORKER),
     (Attribute.MODEL,),
 )
 REFUSALS: Final = Metric(

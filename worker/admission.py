@@ -49,7 +49,13 @@ class Admission:
         self._keys = keys
         self._worker = worker
         self._lifecycle = lifecycle
-        self._ender = Ender(keys, worker, retention_ms=settings.retention_ms, on_end=lifecycle.ended_unowned)
+        self._ender = Ender(
+            keys,
+            worker,
+            retention_ms=settings.retention_ms,
+            on_end=lifecycle.ended_unowned,
+            on_set_aside=lifecycle.set_aside,
+        )
 
     async def admit(self, session: Session, claimed: Claimed) -> Running | None:
         """Return the request of a fresh claim, registered in the roster; None if there is nothing to run."""
@@ -103,7 +109,6 @@ class Admission:
             )
         except Unusable:
             await self._ender.set_aside(session.link, running.ref, code, message)
-            self._lifecycle.buried()
 
     def _check_end(self, session: Session, running: Running, outcome: Attached) -> None:
         if outcome.cancelled:

@@ -106,14 +106,13 @@ class Lifecycle:
     def refused(self, claimed: Claimed, error: InvalidRequest, *, answered: bool) -> None:
         """Record an entry that breaks the contract; `answered`: a terminal event was written, and already counted."""
         if not answered:
-            self._metrics.buried()
             self._metrics.refused(error.code)
         context = trace_refused(self._template, self._worker, self._keys.model, claimed, error)
         fields = {"request": claimed.request_id, "entry": str(claimed.ref), "why": without_values(str(error))}
         log.warning("request refused", extra={**fields, **trace_fields(context)})
 
-    def buried(self) -> None:
-        """Record a claimed request that only became a dead letter: its reply log cannot be written."""
+    def set_aside(self) -> None:
+        """Record an entry that became a dead letter without a terminal event (`broker.ending.OnSetAside`)."""
         self._metrics.buried()
 
     def _count_end(self, running: Running, terminal: Terminal) -> None:

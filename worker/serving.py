@@ -43,9 +43,17 @@ class Serving:
         self._drained: asyncio.Future[None] | None = None
         self._tasks = asyncio.TaskGroup()
         self._intake = Intake(session, parts, draining, self._admit)
-        on_end, retention_ms = parts.lifecycle.ended_unowned, parts.retention_ms
+        lifecycle, retention_ms = parts.lifecycle, parts.retention_ms
+        on_end, on_set_aside = lifecycle.ended_unowned, lifecycle.set_aside
         self._ender = Ender(parts.keys, parts.name, retention_ms=retention_ms, on_end=on_end)
-        self._sweeper = Sweeper(session.link, parts.keys, parts.name, retention_ms=retention_ms, on_end=on_end)
+        self._sweeper = Sweeper(
+            session.link,
+            parts.keys,
+            parts.name,
+            retention_ms=retention_ms,
+            on_end=on_end,
+            on_set_aside=on_set_aside,
+        )
 
     async def run(self, drained: "asyncio.Future[None]") -> None:
         """Serve until the drain begins, then keep publishing until `drained` is done."""

@@ -157,7 +157,7 @@ _LEASES: Final = Row(
         ),
         Panel(
             "Dead letters",
-            "Requests set aside per interval, by the worker that set them aside.",
+            "Requests set aside per interval, by the process that set them aside.",
             "short",
             (Line(total(occurred("orcastream_dead_letters_total", MODEL), "instance"), "{{instance}}"),),
         ),

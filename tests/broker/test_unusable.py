@@ -70,7 +70,12 @@ async def test_a_sweep_sets_the_request_aside_and_continues(
     await spoil(link, keys.reply("bad"))
     if claimed:
         await (await make_worker(redis_server.url, "w1")).claimer.new(3)
-    swept = await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=-1).step()
+    told: list[None] = []
+    sweeper = Sweeper(
+        link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=-1, on_set_aside=lambda: told.append(None)
+    )
+    swept = await sweeper.step()
+    assert len(told) == 1
     assert [ref.priority_class for ref in swept.expired] == ["realtime", "low"]
     assert [letter.request_id async for letter in newest_letters(link, keys)] == ["bad"]
     assert await RequestQueue(link, keys).depth() == 0
@@ -86,9 +91,12 @@ async def test_an_entry_that_breaks_the_contract_becomes_only_a_dead_letter(
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
     error = InvalidRequest("v", "99", "1", ErrorCode.UNSUPPORTED_VERSION)
-    assert not await Ender(keys, "w1", retention_ms=RETENTION_MS).reject(
-        worker.link, claimed.ref, claimed.fields, error
-    )
+    told: list[None] = []
+    ender = Ender(keys, "w1", retention_ms=RETENTION_MS, on_set_aside=lambda: told.append(None))
+    assert not await ender.reject(worker.link, claimed.ref, claimed.fields, error)
+    assert len(told) == 1
+    await ender.set_aside(link, claimed.ref, error.code, "again")
+    assert len(told) == 1, "another process was first"
     assert [letter.reason async for letter in newest_letters(link, keys)] == ["unsupported_version"]
     assert await RequestQueue(link, keys).depth() == 0
 

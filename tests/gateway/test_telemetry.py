@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from orcastream.schemas.errors import SERVICE_FAULTS
 from orcastream.schemas.keys import CLASSES
 from orcastream.telemetry.names import (
     BROKEN_REPLIES,
+    DEAD_LETTERS,
     GATEWAY,
     GATEWAY_ABANDONED,
     METRICS,
@@ -35,12 +37,14 @@ from orcastream.telemetry.names import (
     SpanEvent,
 )
 from orcastream.telemetry.prometheus import prometheus_name, prometheus_series
+from tests.broker.scripted import make_request
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import read
 from tests.gateway.tiny_model import write_other_model
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
+from tests.redis_server import RedisServer
 from tests.service_process import ServiceProcess
 from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedPoint, ReceivedSpan
 
@@ -285,6 +289,24 @@ async def test_a_client_whose_second_prompt_is_refused_has_not_left(start: Start
         assert refused.json()["error"]["code"] == "queue_full"
         page = (await http.get("/metrics")).text
     assert sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(f"{name}{{")) == 0
+
+
+async def test_a_dead_letter_of_the_sweep_is_counted(
+    stage: Stage, start: StartGateway, redis_server: RedisServer
+) -> None:
+    """The reply log cannot be written, because another program uses its key."""
+    request = make_request("late", deadline_ms=int(time.time() * 1000) - 60_000)
+    counted = f'\n{prometheus_name(DEAD_LETTERS)}{{gen_ai_request_model="{MODEL}"}}'
+    async with start({"ORCASTREAM_SWEEP_S": "0.05"}) as http:
+        assert f"{counted} 0.0\n" in (await http.get("/metrics")).text
+        with redis_server.client() as redis:
+            redis.set(stage.keys.reply(request.id), "junk")
+            redis.xadd(stage.keys.requests("normal"), request.fields())
+
+        async def is_counted() -> bool:
+            return f"{counted} 1.0\n" in (await http.get("/metrics")).text
+
+        await eventually(is_counted)
 
 
 async def test_an_absent_or_silent_collector_delays_nothing(stage: Stage, start: StartGateway) -> None:
