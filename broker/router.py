@@ -109,6 +109,8 @@ class Router(Connection):
         """See Connection."""
         replies: list[Any] = [None] * len(commands)
         keys, left = keys_of(commands), list(range(len(commands)))
+        if not any(keys):
+            await self._open_any()
         for _ in range(_HOPS):
             places: dict[tuple[Node | None, bool], list[int]] = {}
             for index in left:
@@ -263,6 +265,13 @@ class Router(Connection):
             opening = self._opening[node] = asyncio.create_task(self._open(node))
             opening.add_done_callback(lambda done: self._opened(node, done))
         return await asyncio.shield(self._opening[node])
+
+    async def _open_any(self) -> None:
+        """Open a link for commands without a key, unless there is one: any node that can be reached may answer them."""
+        for node in () if self._links else self._slots.masters:
+            with suppress(ResponseError):
+                await self._link_to(node)
+                return
 
     def _opened(self, node: Node, opening: asyncio.Task[Link]) -> None:
         self._opening.pop(node, None)

@@ -16,6 +16,7 @@ from orcastream.broker.lease import Lease
 from orcastream.broker.link import Link
 from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue
+from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.reply_log import append_many
 from orcastream.broker.router import Router
 from orcastream.broker.scripts import ENTRY_STATE
@@ -268,6 +269,20 @@ async def test_if_the_named_node_is_gone_other_known_nodes_are_asked(cluster: Re
         await again.close()
     finally:
         named.start()
+        cluster.wait_whole()
+
+
+async def test_a_process_connects_while_the_node_of_the_first_slots_is_down(cluster: RedisCluster) -> None:
+    """Its first command, TIME, has no key: any other node answers it."""
+    dead, alive = cluster.nodes[:2]
+    served = next(name for name in NAMES if cluster.node_of(name) is not dead)
+    dead.kill()
+    try:
+        redis = RedisLink(f"redis+cluster://127.0.0.1:{alive.port}", "gateway-1")
+        assert await (await redis.get()).call("SET", served, "value") == b"OK"
+        await redis.close()
+    finally:
+        dead.start()
         cluster.wait_whole()
 
 
