@@ -6,6 +6,7 @@ import time
 
 from redis.exceptions import ResponseError
 
+from orcastream.broker.connection import Connection
 from orcastream.broker.errors import BrokerError
 from orcastream.broker.presence import new_process_name
 from orcastream.broker.redis_link import RedisLink
@@ -122,17 +123,19 @@ class Gateway:
         """Sample the queues and their server periodically while metrics are collected."""
         while True:
             if self.models.default.metrics.queue.wanted:
-                try:
-                    await self._gauge()
-                except (BrokerError, ResponseError) as error:
-                    log_event("queue not looked at", why=error)
-                except Exception:
-                    LOGGER.exception("looking at the queue failed")
+                await self._gauge()
             await asyncio.sleep(INTERVAL_S)
 
     async def _gauge(self) -> None:
-        link = await self.redis.get()
-        for model in self.models:
-            await model.look_at_the_queue(link)
+        """Take one sample of everything that can be reached: in a cluster, one model's node may be down alone."""
+        for look in (*(model.look_at_the_queue for model in self.models), self._look_at_the_server):
+            try:
+                await look(await self.redis.get())
+            except (BrokerError, ResponseError) as error:
+                log_event("queue not looked at", why=error)
+            except Exception:
+                LOGGER.exception("looking at the queue failed")
+
+    async def _look_at_the_server(self, link: Connection) -> None:
         server = await link.link_for(self.models.default.keys.control)
         self.metrics.server_state(await read_server_state(server))

@@ -7,6 +7,7 @@ import openai
 import pytest
 import redis.asyncio
 
+from orcastream.broker.errors import LinkLost
 from orcastream.gateway.settings import GatewaySettings
 from orcastream.schemas.keys import Keys
 from orcastream.text.tokenizer import Tokenizer
@@ -139,3 +140,16 @@ def test_models_are_named_in_the_settings(tmp_path: Path, monkeypatch: pytest.Mo
         ("Some-1B", "org/Some-1B", None),
         ("small", str(tmp_path), None),
     ]
+
+
+async def test_the_gauges_of_one_model_do_not_depend_on_the_node_of_another(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> None:
+        raise LinkLost("its node is down")
+
+    monkeypatch.setattr(served.model, "look_at_the_queue", fail)
+    await served.gateway._gauge()
+    first, other = (model.metrics.queue for model in served.gateway.models)
+    assert (first._fresh() is None, other._fresh() is None) == (True, False)
+    assert served.gateway.metrics._server._values
