@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from typing import Final
 
 from redis.exceptions import ResponseError
@@ -39,7 +40,8 @@ class NodeReadings:
         if node not in self._readings:
             reading = NodeReading(self._router, node, self._name, self._took, self.follow)
             self._readings[node] = reading
-            self._tasks[node] = asyncio.create_task(reading.run(), name=f"reply-reader-{node}")
+            # It reads for all requests: in the context of the first, its log lines would name that one's trace.
+            self._tasks[node] = asyncio.create_task(reading.run(), name=f"reply-reader-{node}", context=Context())
         self._readings[node].add(followed)
 
     def leave(self, followed: FollowedLog) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import LinkLost, Unwritable
 from orcastream.broker.fold import fold_log
+from orcastream.broker.followed import FollowedLog
 from orcastream.broker.lease import Lease
 from orcastream.broker.link import Link
 from orcastream.broker.loss import Watch
+from orcastream.broker.node_reading import NodeReading
+from orcastream.broker.node_readings import NodeReadings
 from orcastream.broker.queue import RequestQueue
 from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.reply_log import append_many
@@ -284,6 +288,23 @@ async def test_a_process_connects_while_the_node_of_the_first_slots_is_down(clus
     finally:
         dead.start()
         cluster.wait_whole()
+
+
+async def test_reading_from_a_node_does_not_belong_to_the_request_that_began_it(
+    router: Router, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all log lines about the node would name that request's trace."""
+    asks, seen = ContextVar("asks", default="nobody"), []
+
+    async def run(_: NodeReading) -> None:
+        seen.append(asks.get())
+
+    monkeypatch.setattr(NodeReading, "run", run)
+    readings = NodeReadings(router, "gateway-1", lambda *_: None)
+    asks.set("a request")
+    readings.follow(FollowedLog(Watch("r1", "default"), keys.reply("r1"), keys.model, 0))
+    await asyncio.gather(*readings._tasks.values())
+    assert seen == ["nobody"]
 
 
 async def test_a_removed_or_refusing_node_does_not_block_the_others(
