@@ -187,7 +187,7 @@ async def _serve(
         loop.add_signal_handler(number, worker.drain)
     log.info("operators", extra=dict(worker.operators))
     log.info("serving", extra={"model": keys.model, "pid": os.getpid()})
-    watchdog = Watchdog(loop, settings.stall_timeout_s, ENGINE_FAILED)
+    watchdog = Watchdog(loop, settings.stall_timeout_s, ENGINE_FAILED, telemetry)
     watchdog.start()
     try:
         await worker.run()

@@ -5,6 +5,8 @@ import logging
 import os
 import threading
 
+from orcastream.telemetry.setup import FLUSH_S, Telemetry
+
 log = logging.getLogger("orcastream.worker")
 
 _LOOK_S = 0.5
@@ -18,11 +20,13 @@ class Watchdog(threading.Thread):
     It counts its own looks, so the time during which the whole process was stopped does not count.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float, status: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float, status: int, telemetry: Telemetry) -> None:
+        """`telemetry` is exported before the exit, the last log line included."""
         super().__init__(name="watchdog", daemon=True)
         self._loop = loop
         self._timeout_s = timeout_s
         self._status = status
+        self._telemetry = telemetry
         self._stopped = threading.Event()
         self._answered = threading.Event()
 
@@ -45,10 +49,13 @@ class Watchdog(threading.Thread):
                 self._exit(looks * _LOOK_S)
 
     def _exit(self, seconds: float) -> None:
-        said = ("the event loop stands still",)
-        saying = threading.Thread(target=log.critical, args=said, kwargs={"extra": {"seconds": seconds}}, daemon=True)
+        saying = threading.Thread(target=self._say, args=(seconds,), daemon=True)
         try:
             saying.start()
-            saying.join(_SAY_S)
+            saying.join(_SAY_S + FLUSH_S)
         finally:  # even if no thread can be started
             os._exit(self._status)
+
+    def _say(self, seconds: float) -> None:
+        log.critical("the event loop stands still", extra={"seconds": seconds})
+        self._telemetry.shut_down()

@@ -15,9 +15,11 @@ from orcastream.schemas.events import Started, encode_event
 from orcastream.schemas.keys import CLASSES
 from orcastream.telemetry import names
 from orcastream.telemetry.names import METRICS, WORKER, Attribute, Kind, Metric
+from orcastream.worker.main import ENGINE_FAILED
 from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.telemetry.otlp_receiver import OtlpReceiver
+from tests.worker import poison
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
 from tests.worker.worker_process import MODEL, PACED
@@ -159,3 +161,14 @@ def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(
                 worker.signal(signal.SIGTERM)
                 time.sleep(0.05)
             assert worker.wait() == 0
+
+
+def test_the_last_log_line_of_a_worker_whose_event_loop_stands_still_is_exported(
+    producer: Producer, start_worker: StartWorker, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BLRP_SCHEDULE_DELAY", "600000")
+    worker = start_worker(patch=poison.blocks, stall_timeout_s=1)
+    worker.wait_serving()
+    producer.post(PROMPT, request_id="block", max_tokens=5)
+    assert worker.wait() == ENGINE_FAILED
+    receiver.wait_for(lambda receiver: [line for line in receiver.logs if line.body == "the event loop stands still"])
