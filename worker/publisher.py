@@ -75,7 +75,7 @@ class Publisher:
             self.tokens.clock.begin()
             try:
                 await self._write(session, due, flushed)
-                await asyncio.gather(*(session.finish(one, terminal) for one, terminal in flushed.ended))
+                await self._clean_up(session, flushed)
             finally:
                 self.tokens.clock.end()
         return flushed
@@ -110,6 +110,23 @@ class Publisher:
             elif running.log is reply_log and running.can_stream and not running.closed:
                 running.open_stream(self.tokens)
         self.tokens.send()
+
+    async def _clean_up(self, session: Session, flushed: Flushed) -> None:
+        """Clean up after the terminal events. Where Redis refuses that, the next attach finds the event and does it: a
+        refusal by one node of a cluster must not end the epochs on all of them.
+        """
+        ended, flushed.ended = flushed.ended, []
+        cleanups = [session.finish(running, terminal) for running, terminal in ended]
+        outcomes = await asyncio.gather(*cleanups, return_exceptions=True)
+        for one, outcome in zip(ended, outcomes, strict=True):
+            if outcome is None:
+                flushed.ended.append(one)
+            elif isinstance(outcome, Unwritable):
+                one[0].detach()
+                flushed.unwritable.append(one[0])
+                log.info("cleanup refused", extra=one[0].log_fields(why=str(outcome)))
+            else:
+                raise outcome
 
     def _settled(self, stream: TokenStream, failure: BrokerError | None) -> None:
         """See TokenWriter."""

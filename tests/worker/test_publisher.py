@@ -1,6 +1,8 @@
-"""A written event counts as progress: new output takes back the attempt that was counted at the start."""
+"""Results of writes: new output takes back the attempt counted at the start; a refused cleanup is left to an attach."""
 
+from orcastream.broker.attach import Ended
 from orcastream.engine import PromptEvent, TokenEvent
+from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.keys import GROUP
 from orcastream.worker.lifecycle import Lifecycle
 from orcastream.worker.metrics import WorkerMetrics
@@ -48,3 +50,19 @@ async def test_the_first_prompt_piece_or_token_takes_back_the_attempt(session: S
         publisher.mark([running])
         await publisher.flush(session)
         assert (running.counted, await deliveries(session, running)) == (False, 1)
+
+
+async def test_where_the_cleanup_is_refused_the_next_attach_does_it(session: Session, producer: Producer) -> None:
+    """A node of a cluster refuses scripts while a slot moves: the session, and so all other requests, continue."""
+    producer.post([5, 6, 7], max_tokens=4)
+    running = await claim_and_attach(session)
+    publisher = Publisher(Lifecycle(session.keys, "w1", WorkerMetrics(session.keys.model)), lambda _: None)
+    running.fail(ErrorCode.CANCELLED, "told to")
+    publisher.mark([running])
+    stream = session.keys.requests(running.ref.priority_class)
+    await session.link.call_many([("RENAME", stream, "aside"), ("SET", stream, "no stream")])
+    flushed = await publisher.flush(session)
+    assert (flushed.ended, flushed.unwritable, running.log) == ([], [running], None)
+    await session.link.call("RENAME", "aside", stream)
+    assert isinstance(await session.attach(running), Ended)
+    assert await session.queue.depth() == 0
