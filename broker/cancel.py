@@ -60,25 +60,27 @@ def wake_up(keys: Keys, control: Control) -> tuple[str | int, ...]:
 
 
 class ControlReader:
-    """Reads the control stream over its own link, from the call of `begin()` on."""
+    """Reads the control stream over its own link, from the call of `begin` on."""
 
     def __init__(self, link: Connection, keys: Keys) -> None:
         self._link = link
         self._keys = keys
-        self._last_id: bytes | None = None
+        self._last_id = b"0-0"
 
-    async def begin(self) -> None:
-        """Note where the stream ends now. Read the cancel keys of running requests after this, not before."""
-        newest = await self._link.call("XREVRANGE", self._keys.control, "+", "-", "COUNT", 1)
-        self._last_id = newest[0][0] if newest else b"0-0"
+    async def begin(self, connection: Connection) -> None:
+        """Note where the stream ends now. Read the cancel keys of running requests after this, not before.
+
+        `connection` follows the stream where it has already moved to another node of a cluster, and its slot has not.
+        """
+        newest = await connection.call("XREVRANGE", self._keys.control, "+", "-", "COUNT", 1)
+        if newest:
+            self._last_id = newest[0][0]
 
     async def read(self, timeout_ms: int) -> list[Control]:
         """Return the next wake-ups; empty after `timeout_ms`. Raises LinkLost: the cancel keys show what was missed."""
-        if self._last_id is None:
-            await self.begin()
-        position: list[bytes | str] = [self._keys.control, self._last_id or b"0-0"]
+        key, last_id = self._keys.control, self._last_id
         try:
-            reply = await self._link.call("XREAD", "COUNT", 256, "BLOCK", timeout_ms, "STREAMS", *position)
+            reply = await self._link.call("XREAD", "COUNT", 256, "BLOCK", timeout_ms, "STREAMS", key, last_id)
         except ResponseError as error:
             raise_if_moved(error)
             if not str(error).startswith("UNBLOCKED"):

@@ -97,7 +97,7 @@ class Session:
             )
             session._set_clock(server_ms)
             await session.queue.ensure_groups()
-            await session.control.begin()
+            await session.control.begin(link)
             return session
         except BaseException:
             await asyncio.gather(*(one.close() for one in opened), return_exceptions=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ClusterDownError, NoPermissionError, ResponseError
 
+from orcastream.broker.cancel import ControlReader, cancel
 from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import LinkLost, Unwritable
@@ -223,6 +224,14 @@ async def test_leases_are_renewed_while_the_queues_slot_moves(
         assert await worker.renew(*jobs) == {job.ref: Lease(owned=True, cancelled=False) for job in jobs}
         await router.call("SET", keys.cancel("r2"), "1", "PX", 60_000)
         assert [lease.cancelled for lease in (await worker.renew(*jobs)).values()] == [False, True]
+
+
+async def test_a_session_begins_while_the_queues_slot_moves(cluster: RedisCluster, router: Router, keys: Keys) -> None:
+    await cancel(router, keys, "r1")
+    with cluster.moving(keys.control, other_node(cluster, keys.control)):
+        control = ControlReader(await router.another(keys.control, name="control"), keys)
+        await control.begin(router)
+        await RequestQueue(router, keys).ensure_groups()
 
 
 async def test_a_queue_whose_slot_moves_continues_on_the_new_node(

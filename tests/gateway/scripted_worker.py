@@ -160,7 +160,7 @@ class ScriptedWorker:
         await Presence(link, self._keys, self.name).beat({"state": "ready"}, ttl_ms=600_000)
         claimer = Claimer(link, self._keys, self.name, lease_ms=LEASE_MS, retention_ms=RETENTION_MS)
         reader = ControlReader(control, self._keys)
-        await reader.begin()
+        await reader.begin(control)
         for claimed in await claimer.unknown(()):
             self._begin(link, claimed)
         watching = asyncio.create_task(self._watch_cancels(link, reader))
