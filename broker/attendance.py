@@ -8,7 +8,7 @@ from typing import Final
 from orcastream.broker.cancel import Control, wake_up
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import require
-from orcastream.broker.scripts import ATTEND, DEPARTED, GIVE_UP, LEAVE, Arg, Command, ScriptCall
+from orcastream.broker.scripts import ATTEND, DEPARTED, GIVE_UP, LEAVE, TRY_MARK, Arg, Command, ScriptCall
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS
 
@@ -68,6 +68,11 @@ class Attendance:
                 grace_ms = self.grace_ms if reading is Reading.LEFT else MAX_DEADLINE_AHEAD_MS
                 calls.append(LEAVE.call(self._names([request_id]), [self.gateway, grace_ms, request_id]))
         require(await link.call_many(calls))
+
+    async def try_mark(self, link: Connection) -> None:
+        """Raise if other gateways may be unable to set their marks now, even where this one has none to set."""
+        names = [[keys.clients, keys.nobodys_readers] for keys in self.keys.each_lane]
+        require(await link.call_many([TRY_MARK.call(pair, []) for pair in names]))
 
     async def departed(self, link: Connection, *, for_ms: int = 0, count: int = 64) -> list[str]:
         """Return at most `count` requests whose client has been gone for at least `for_ms`, the longest gone first."""

@@ -187,6 +187,11 @@ class Keys:
         """Hash of the gateways: the gateways that read this reply, and until when their marks count (Unix ms)."""
         return self._of_request("readers", request_id)
 
+    @property
+    def nobodys_readers(self) -> str:
+        """A key of this lane that never exists: no request has an empty id."""
+        return f"{self.namespace}:{self._tag(self.lane)}:readers:"
+
     def response(self, request_id: str) -> str:
         """String of the gateways: the record stored with a request, for clients that ask for its response."""
         return self._of_request("response", request_id)

@@ -113,6 +113,8 @@ class Readers:
             told_anyway = (Reading.ACCEPTED, Reading.ENDED)
             first = [(name, Reading.ACCEPTED) for name in unmarked if said[name] not in told_anyway]
             await self._attendance.tell(link, [*first, *said.items()])
+            if is_renewal:
+                await self._attendance.try_mark(link)
         except BaseException:
             self._changed = {**changed, **self._changed}
             self._unmarked |= unmarked

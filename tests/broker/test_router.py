@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ClusterDownError, NoPermissionError, ResponseError
 
+from orcastream.broker.attendance import Attendance, Reading
 from orcastream.broker.cancel import ControlReader, cancel
 from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
@@ -384,3 +385,17 @@ async def test_the_permissions_that_a_cluster_needs_in_addition(cluster: RedisCl
         for node in cluster.nodes:
             with node.client() as client:
                 client.acl_deluser("limited")
+
+
+@pytest.mark.parametrize("num_keys", [0, 1000], ids=["no key moved yet", "all keys moved"])
+async def test_while_a_queues_slot_moves_marks_of_readers_count_as_refused(
+    cluster: RedisCluster, router: Router, keys: Keys, num_keys: int
+) -> None:
+    """Also at a gateway that has none to set: others may be refused theirs."""
+    attendance = Attendance(keys, "idle", lease_ms=8000, grace_ms=2000)
+    await Attendance(keys, "other", lease_ms=8000, grace_ms=2000).tell(router, [("r1", Reading.ACCEPTED)])
+    await attendance.try_mark(router)
+    moving = cluster.moving(keys.clients, other_node(cluster, keys.clients), num_keys=num_keys)
+    with moving, pytest.raises(Unwritable, match="TRYAGAIN"):
+        await attendance.try_mark(router)
+    await attendance.try_mark(router)

@@ -189,6 +189,18 @@ async def test_returning_while_redis_refuses_writes_keeps_the_request(
             assert not await cancel_key(stage, request_id)
 
 
+async def test_a_gateway_without_readers_notices_that_others_cannot_report_theirs(
+    own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]
+) -> None:
+    """Otherwise it would cancel their clients' requests as soon as Redis accepts writes again."""
+    server = own_redis()
+    idle = await stage_of(server.url).gateway(disconnect_grace_s=0.1)
+    await departed(idle)
+    with server.client() as redis:
+        redis.config_set("min-replicas-to-write", 1)
+        await eventually(lambda: unsettled(idle))
+
+
 async def told(served: Served) -> bool:
     """Return whether the gateway has written all marks."""
     return not served.model.readers._changed
