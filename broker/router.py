@@ -17,9 +17,12 @@ from orcastream.broker.scripts import Command, ScriptCall
 from orcastream.broker.slots import Node, Redirection, SlotMap, keys_of
 
 ASK_TIMEOUT_S: Final = 1.0
-"""How long a node may take to list the cluster's nodes; there are others."""
+"""How long a node may take to list the cluster's nodes, or to accept a connection, while commands wait for it."""
 PAUSE_S: Final = 0.2
 """After a failed attempt, a node is left alone for this long."""
+_DOWN_S: Final = 10.0
+"""After a failed attempt, commands for a node are refused for this long while it is tried again. An attempt may take
+5 s."""
 _HOPS: Final = 5
 """How many redirections a command follows; a consistent cluster needs one or two."""
 _CLOSED: Final = "closed"
@@ -48,6 +51,7 @@ class Router(Connection):
         self._beside: list[Link] = []
         self._opening: dict[Node, asyncio.Task[Link]] = {}
         self._unreachable: dict[Node, tuple[float, str]] = {}
+        """Nodes without a link: when an attempt to open one last failed, or took too long (loop time), and why."""
         self._moving: dict[str, Node] = {}
         """Keys that are not on their slot's node, according to an ASK."""
         self._refreshing: asyncio.Task[None] | None = None
@@ -258,13 +262,20 @@ class Router(Connection):
         link = self._links.get(node)
         if link is not None:
             return link
-        if node not in self._opening:
-            failed_at, why = self._unreachable.get(node, (float("-inf"), ""))
-            if asyncio.get_running_loop().time() - failed_at < PAUSE_S:
-                raise _unreachable(node, why)
+        loop = asyncio.get_running_loop()
+        failed_at, why = self._unreachable.get(node, (float("-inf"), ""))
+        if node not in self._opening and loop.time() - failed_at >= PAUSE_S:
             opening = self._opening[node] = asyncio.create_task(self._open(node))
             opening.add_done_callback(lambda done: self._opened(node, done))
-        return await asyncio.shield(self._opening[node])
+        if loop.time() - failed_at < _DOWN_S:  # commands for other nodes do not wait until it answers again
+            raise _unreachable(node, why)
+        opening = self._opening[node]
+        await asyncio.wait([opening], timeout=ASK_TIMEOUT_S)
+        if not opening.done():
+            why = f"no answer within {ASK_TIMEOUT_S} s"
+            self._unreachable[node] = loop.time(), why
+            raise _unreachable(node, why)
+        return opening.result()
 
     async def _open_any(self) -> None:
         """Open a link for commands without a key, unless there is one: any node that can be reached may answer them."""
@@ -291,6 +302,7 @@ class Router(Connection):
             await link.close()
             raise LinkLost(self.lost_reason)
         self._links[node] = link
+        self._unreachable.pop(node, None)
         watch = asyncio.create_task(self._watch(link))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)

@@ -272,6 +272,30 @@ async def test_only_the_slots_of_a_dead_node_are_unavailable(cluster: RedisClust
     await again.close()
 
 
+async def test_commands_on_other_nodes_do_not_wait_for_a_frozen_one(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = cluster.node_of(NAMES[0])
+    router = await connect(f"redis+cluster://127.0.0.1:{other_node(cluster, NAMES[0]).port}")
+    assert isinstance(router, Router)
+    await router.call_many([("SET", name, name) for name in NAMES if cluster.node_of(name) is not frozen])
+    monkeypatch.setattr("orcastream.broker.router.ASK_TIMEOUT_S", 0.05)
+    frozen.freeze()
+    try:
+        for _ in range(3):
+            replies = dict(zip(NAMES, await router.call_many([("SET", name, name) for name in NAMES]), strict=True))
+            (opening,) = router._opening.values()
+            assert not opening.done()
+    finally:
+        frozen.thaw()
+        cluster.wait_whole()
+    refused = {name for name, reply in replies.items() if isinstance(reply, ClusterDownError)}
+    assert refused == {name for name in NAMES if cluster.node_of(name) is frozen}
+    await opening
+    assert await router.call_many([("SET", name, name) for name in NAMES]) == [b"OK"] * len(NAMES)
+    await router.close()
+
+
 async def test_if_the_named_node_is_gone_other_known_nodes_are_asked(cluster: RedisCluster, router: Router) -> None:
     named = cluster.nodes[0]
     assert cluster.url.endswith(f":{named.port}")
