@@ -255,6 +255,26 @@ def test_a_queue_in_lanes_works_with_these_permissions(guarded: Guarded) -> None
             keda.xlen(Keys("orca-demo-2").requests("normal"))
 
 
+def test_a_producer_may_be_allowed_to_find_out_that_redis_lost_its_request(guarded: Guarded) -> None:
+    added = re.search(r"To allow that,\s+add\s+`([^`]+)`", PAGE)
+    assert added
+    rules = [*users()["producer"], *added[1].split()]
+    keys = Keys("orca-demo", queue_lanes=3)
+    with guarded.client("admin") as admin:
+        admin.execute_command("ACL", "SETUSER", "checking", *rules)
+        admin.execute_command("ACL", "LOG", "RESET")
+        with redis.Redis.from_url(
+            guarded.url("producer").replace("//producer:", "//checking:"), driver_info=None, retry=None
+        ) as client:
+            client.ping()
+            for number in range(8):
+                name = f"id-{number}"
+                client.get(keys.seen(name))
+                client.xrange(keys.in_lane(keys.lane_of(name)).requests("normal"), "1-1", "1-1")
+                client.xrange(keys.reply(name))
+        assert admin.execute_command("ACL", "LOG") == []
+
+
 def test_every_command_of_the_code_is_allowed(guarded: Guarded) -> None:
     """Commands that the test above does not reach: those in the code whose names the server knows."""
     with guarded.client("admin") as admin:
