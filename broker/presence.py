@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,10 +82,11 @@ class Presence:
         await self._link.call("DEL", self._keys.worker(self._worker))
 
 
-async def list_workers(link: Connection, keys: Keys) -> list[WorkerInfo]:
+async def list_workers(link: Connection, keys: Keys, *, before: Sequence[WorkerInfo] = ()) -> list[WorkerInfo]:
     """Return every consumer of the model's group, by name, including dead ones that still hold entries.
 
-    Raises LinkLost, Unwritable.
+    Where a report cannot be read now, since its node of a cluster is down, the one in `before` counts. Raises LinkLost,
+    Unwritable.
     """
     pending: dict[str, int] = {}
     streams = [one.requests(name) for one in keys.each_lane for name in CLASSES]
@@ -101,11 +102,15 @@ async def list_workers(link: Connection, keys: Keys) -> list[WorkerInfo]:
     names = sorted(pending)
     hashes = await link.call_many([("HGETALL", keys.worker(name)) for name in names])
     readable = [not isinstance(flat, ResponseError) for flat in hashes]
-    if not any(readable):
+    earlier = {worker.name: worker.info for worker in before}
+    infos = [
+        fields_of(_texts(flat)) if known else earlier.get(name, {})
+        for name, flat, known in zip(names, hashes, readable, strict=True)
+    ]
+    if not any(readable) and not any(infos):
         require(hashes)
     return [
-        WorkerInfo(name, fields_of(_texts(flat)) if known else {}, pending[name], known)
-        for name, flat, known in zip(names, hashes, readable, strict=True)
+        WorkerInfo(name, info, pending[name], known) for name, info, known in zip(names, infos, readable, strict=True)
     ]
 
 

@@ -37,7 +37,7 @@ class Workers:
         """
         async with self._asking:
             if not self._alive or time.monotonic() - self._asked_at > _REMEMBERED_S:
-                found = await list_workers(await self._redis.get(), self._keys)
+                found = await list_workers(await self._redis.get(), self._keys, before=self._alive)
                 lanes = str(self._keys.queue_lanes)
                 alive = [one for one in found if one.alive and one.info.get("queue_lanes", "1") == lanes]
                 self._asked_at = time.monotonic()

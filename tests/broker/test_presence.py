@@ -47,6 +47,16 @@ async def test_a_worker_that_stops_beating_disappears(link: Link, keys: Keys) ->
         pass
 
 
+async def test_where_a_report_cannot_be_read_the_last_one_counts(link: Link, keys: Keys) -> None:
+    await Presence(link, keys, "w1").beat({"state": "serving"}, ttl_ms=50_000)
+    before = await list_workers(link, keys)
+    await link.call("SET", keys.worker("w1"), "no report")
+    with pytest.raises(Unwritable, match="WRONGTYPE"):
+        await list_workers(link, keys)
+    (worker,) = await list_workers(link, keys, before=before)
+    assert (worker.info, worker.readable) == ({"state": "serving"}, False)
+
+
 @pytest.fixture
 async def modest(link: Link, redis_server: RedisServer, open_link: OpenLink) -> AsyncIterator[Link]:
     """A user who may create groups, but neither add a worker to one nor list them."""

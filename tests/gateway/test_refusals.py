@@ -133,6 +133,15 @@ async def test_no_worker(stage: Stage) -> None:
     assert "retry-after" in caught.value.response.headers
 
 
+async def test_workers_whose_reports_cannot_be_read_are_not_missed(stage: Stage) -> None:
+    """The node of a cluster that has their reports is down, and the queue is on another one."""
+    worker, served = await stage.worker(), await stage.gateway()
+    assert await served.model.workers.alive()
+    await (await served.gateway.redis.get()).call("SET", stage.keys.worker(worker.name), "no report")
+    served.model.workers._asked_at = float("-inf")
+    assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
+
+
 async def test_where_redis_refuses_writes_no_worker_is_said_to_be_gone(stage: Stage) -> None:
     """Workers that live cannot report it then; once they can, they get their time."""
     served = await stage.gateway(redis_patience_s=PATIENCE_S)
