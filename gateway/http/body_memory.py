@@ -56,9 +56,10 @@ class BodyMemory:
 
 def check_encoding(headers: Headers) -> None:
     """Raise ApiError 400 for a compressed body: nothing here decompresses it, and limits would miss its real size."""
-    encoding = headers.get("content-encoding", "identity")
-    if encoding.strip().lower() not in ("", "identity"):
-        raise invalid(InvalidRequest("Content-Encoding", encoding, "identity: send the body uncompressed"))
+    for name, plain in (("Content-Encoding", "identity"), ("Transfer-Encoding", "chunked")):
+        encoding = ", ".join(headers.getlist(name))
+        if encoding.strip().lower() not in ("", plain):
+            raise invalid(InvalidRequest(name, encoding, f"{plain}: send the body uncompressed"))
 
 
 def _full() -> ApiError:

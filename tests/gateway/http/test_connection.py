@@ -273,3 +273,13 @@ def test_a_client_that_waits_before_it_sends_a_body_too_large_need_not_send_it(n
     head = HEAD.replace(b"Length: 100", b"Length: 60000000") + b"Expect: 100-continue\r\n\r\n"
     answer = all_of(connect(narrow, head))
     assert (status_of(answer), error_of(answer, "code")) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("path", [b"/v1/completions", b"/v1/files"])
+@pytest.mark.parametrize("codings", [b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked"])
+def test_a_body_in_another_transfer_coding_than_chunks_is_refused(
+    narrow: GatewayProcess, path: bytes, codings: bytes
+) -> None:
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" % path
+    answer = all_of(connect(narrow, head + b"Transfer-Encoding: %b\r\n\r\n2\r\n{}\r\n0\r\n\r\n" % codings))
+    assert (status_of(answer), error_of(answer, "param")) == (400, "Transfer-Encoding")
