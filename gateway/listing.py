@@ -1,5 +1,6 @@
 """Pages of a list, in the form that OpenAI's clients expect."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
@@ -30,18 +31,23 @@ class PageQuery:
             raise InvalidRequest("order", without_keys(order), "asc, desc")
         return cls(default if limit is None else limit, query.get("after"), order == "asc")
 
-    def behind(self, oldest_first: Sequence[T], id_of: Callable[[T], str]) -> list[T]:
+    def behind(
+        self, oldest_first: Sequence[T], id_of: Callable[[T], str], by_age: re.Pattern[str] | None = None
+    ) -> list[T]:
         """Return everything that this page and later ones may show.
 
-        Raises InvalidRequest if `after` is not in the list.
+        Raises InvalidRequest if `after` is not in the list, unless it matches `by_age`: such ids sort by age, and their
+        place is known even if the object is gone.
         """
         ordered = list(oldest_first) if self.ascending else list(reversed(oldest_first))
         if self.after is None:
             return ordered
         ids = [id_of(one) for one in ordered]
-        if self.after not in ids:
+        if self.after in ids:
+            return ordered[ids.index(self.after) + 1 :]
+        if by_age is None or not by_age.fullmatch(self.after):
             raise InvalidRequest("after", without_keys(self.after), "the id of an object in the list")
-        return ordered[ids.index(self.after) + 1 :]
+        return [one for one, its_id in zip(ordered, ids, strict=True) if (its_id > self.after) == self.ascending]
 
     def page(self, behind: Sequence[T]) -> "Page[T]":
         """Return the page that begins with the first of these."""

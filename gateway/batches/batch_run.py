@@ -17,6 +17,7 @@ from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.input_check import InputCheck
 from orcastream.gateway.batches.input_lines import LineTooLong, input_lines
 from orcastream.gateway.batches.line_answers import LineAnswers
+from orcastream.gateway.batches.timed_id import timed_id, unique_part
 from orcastream.gateway.log import log_event
 from orcastream.gateway.service import Gateway
 
@@ -129,7 +130,7 @@ class BatchRun:
         created_ms = int(progress.marks[Mark.FINALIZING])
         lines, size_bytes = getattr(progress, outcome), getattr(progress, f"{outcome}_bytes")
         return StoredFile(
-            id=f"file-{self._job.id.removeprefix('batch_')}-{name}",
+            id=f"{timed_id('file-', created_ms, unique_part(self._job.id))}-{name}",
             filename=f"{self._job.id}_{name}.jsonl",
             purpose=OUTPUT_PURPOSE,
             size_bytes=size_bytes + lines,

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Sequence
 from typing import Final
-from uuid import uuid4
 
 from redis.exceptions import ResponseError
 from starlette.requests import Request
@@ -23,6 +22,7 @@ from orcastream.gateway.batches.batch_object import check_marks, has_ended, stat
 from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.batch_run import BatchRun
 from orcastream.gateway.batches.failed_runs import FailedRuns
+from orcastream.gateway.batches.timed_id import timed_id
 from orcastream.gateway.batches.unreadable_batches import UnreadableBatch, UnreadableBatches
 from orcastream.gateway.errors import batches_full
 from orcastream.gateway.http.body_memory import BodyMemory
@@ -90,8 +90,9 @@ class Batches:
 
     async def create(self, terms: BatchTerms) -> Batch:
         """Create a batch. Raises ApiError 429 if its tenant has the maximum number of open ones."""
-        job = self._job(f"batch_{uuid4().hex}")
-        order = await job.create(terms.order(self.now_ms, retention_s=self.settings.files_retention_s))
+        now_ms = self.now_ms
+        job = self._job(timed_id("batch_", now_ms))
+        order = await job.create(terms.order(now_ms, retention_s=self.settings.files_retention_s))
         if not await self._index.open(job.id, order.tenant, max_open=self.settings.max_batches):
             await job.delete()
             raise batches_full(self.settings.max_batches)

@@ -13,6 +13,7 @@ from orcastream.gateway.batches.batch_line import PRIORITY_CLASS
 from orcastream.gateway.batches.batch_object import batch_object, has_ended, status_of
 from orcastream.gateway.batches.batch_request import BatchRequest, BatchTerms, endpoint_at
 from orcastream.gateway.batches.batches import Batch, Batches
+from orcastream.gateway.batches.timed_id import TIMED_ID
 from orcastream.gateway.batches.unreadable_batches import UnreadableBatch
 from orcastream.gateway.batches.upload import PURPOSE
 from orcastream.gateway.errors import batch_ended, batch_not_found, batch_unreadable, file_not_found, file_unreadable
@@ -43,7 +44,7 @@ async def list_batches(batches: Batches, request: Request) -> Response:
     tenant = batches.grant_of(request).tenant
     check_query(request, "after", "limit")
     query = PageQuery.read(request, default=_DEFAULT, most=_MOST)
-    ids = query.behind(await batches.list_ids(tenant), str)
+    ids = query.behind(await batches.list_ids(tenant), str, TIMED_ID)
     found: list[Batch] = []
     while ids and len(found) <= query.limit:
         seen, ids = ids[: query.limit + 1], ids[query.limit + 1 :]

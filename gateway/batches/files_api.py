@@ -12,6 +12,7 @@ from orcastream.broker.files.stored_file import StoredFile
 from orcastream.gateway.admission.query import check_query
 from orcastream.gateway.batches.batch_run import OUTPUT_PURPOSE
 from orcastream.gateway.batches.batches import Batches
+from orcastream.gateway.batches.timed_id import TIMED_ID
 from orcastream.gateway.batches.upload import HELD_BYTES, PURPOSE, Upload
 from orcastream.gateway.errors import file_not_found, file_unreadable, files_full
 from orcastream.gateway.http.body_memory import check_encoding
@@ -46,7 +47,7 @@ async def list_files(batches: Batches, request: Request) -> Response:
     if purpose not in (None, PURPOSE, OUTPUT_PURPOSE):
         raise InvalidRequest("purpose", without_keys(purpose), f"{PURPOSE}, {OUTPUT_PURPOSE}")
     files = [file for file in await batches.files.list(tenant) if purpose in (None, file.purpose)]
-    page = query.page(query.behind(files, lambda file: file.id))
+    page = query.page(query.behind(files, lambda file: file.id, TIMED_ID))
     return JSONResponse(list_object([file_object(file) for file in page.items], has_more=page.has_more))
 
 

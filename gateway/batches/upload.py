@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
-from uuid import uuid4
 
 from pydantic import ValidationError
 from redis.exceptions import ResponseError
@@ -16,6 +15,7 @@ from orcastream.broker.files.stored_file import StoredFile
 from orcastream.gateway.admission.body_limit import announced_in
 from orcastream.gateway.batches.expiry import ExpiresAfter
 from orcastream.gateway.batches.form import UploadForm
+from orcastream.gateway.batches.timed_id import timed_id
 from orcastream.gateway.errors import body_too_large
 from orcastream.gateway.settings import GatewaySettings
 from orcastream.schemas.errors import InvalidRequest
@@ -45,7 +45,7 @@ class Upload:
         most_bytes = self._settings.max_file_bytes
         announced = announced_in(request.headers.get("content-length", "").encode("latin-1"))
         file = StoredFile(
-            id=f"file-{uuid4().hex}",
+            id=timed_id("file-", now_ms),
             filename="",
             purpose=PURPOSE,
             size_bytes=most_bytes if announced is None else min(announced, most_bytes),

@@ -245,6 +245,14 @@ async def test_lines_without_an_answer_by_the_end_of_the_window_expire(stage: St
     assert {(one["response"], one["error"]["code"]) for one in late.values()} == {(None, "batch_expired")}
 
 
+async def test_a_page_follows_a_batch_that_is_gone(stage: Stage, redis_server: RedisServer) -> None:
+    client = (await stage.gateway()).openai()
+    older, newer = sorted([await begin(client, line("1")) for _ in range(2)], key=lambda batch: batch.id)
+    with redis_server.client() as redis:
+        redis.zrem(Keys(MODEL).batches("default"), newer.id)
+    assert [batch.id for batch in (await client.batches.list(after=newer.id)).data] == [older.id]
+
+
 async def test_a_batch_belongs_to_its_tenant(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway(api_keys={"one": "red", "two": "blue"}, max_batches=2)

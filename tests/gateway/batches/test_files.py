@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from typing import Literal
 
 import httpx
 import openai
@@ -45,6 +46,18 @@ async def test_files_are_listed_in_pages(stage: Stage) -> None:
     page = await client.files.list(limit=2, order="asc", after=ids[0])
     assert ([file.id for file in page.data], page.has_more) == (ids[1:3], True)
     assert [file.id async for file in client.files.list(purpose="batch_output")] == []
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_page_follows_a_file_that_is_gone(stage: Stage, order: Literal["asc", "desc"]) -> None:
+    """As when a client deletes what it lists, page by page."""
+    client = (await stage.gateway()).openai()
+    ids = {await upload(client, b"x") for _ in range(5)}
+    deleted = [await client.files.delete(file.id) async for file in client.files.list(limit=2, order=order)]
+    assert {file.id for file in deleted} == ids
+    assert (await client.files.list(after=deleted[0].id)).data == []
+    with pytest.raises(openai.BadRequestError, match="the id of an object in the list"):
+        await client.files.list(after="file-none")
 
 
 async def test_deleted_and_expired_files_are_gone(stage: Stage, redis_server: RedisServer) -> None:
