@@ -1,12 +1,15 @@
 """/v1/files: the files that batches read and write."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final
 
+from redis.exceptions import ResponseError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from orcastream.broker.errors import BrokerError
 from orcastream.broker.files.file_store import FileLost, FilesFull, UnreadableFile
 from orcastream.broker.files.stored_file import StoredFile
 from orcastream.gateway.admission.query import check_query
@@ -16,12 +19,14 @@ from orcastream.gateway.batches.timed_id import TIMED_ID
 from orcastream.gateway.batches.upload import HELD_BYTES, PURPOSE, Upload
 from orcastream.gateway.errors import file_not_found, file_unreadable, files_full
 from orcastream.gateway.http.body_memory import check_encoding
+from orcastream.gateway.http.connection import CUT
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.listing import PageQuery, list_object
 from orcastream.gateway.log import log_event
 from orcastream.schemas.errors import InvalidRequest
 
 _MOST: Final = 10_000
+_BYTES: Final = "application/octet-stream"
 
 
 async def create(batches: Batches, request: Request) -> Response:
@@ -66,7 +71,9 @@ async def content(batches: Batches, request: Request) -> Response:
     except FileLost:
         raise file_not_found(file.id) from None
     headers = {"Content-Length": str(file.size_bytes)}
-    return StreamingResponse(_joined(first, pieces), media_type="application/octet-stream", headers=headers)
+    if request.method == "HEAD":
+        return Response(headers=headers, media_type=_BYTES)
+    return StreamingResponse(_joined(first, pieces, request), media_type=_BYTES, headers=headers)
 
 
 async def delete(batches: Batches, request: Request) -> Response:
@@ -117,7 +124,12 @@ async def _found(batches: Batches, request: Request) -> StoredFile:
     return file
 
 
-async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _joined(first: bytes, rest: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
+    """Yield the content; if the rest cannot be read, close the connection: the client sees that bytes are missing."""
     yield first
-    async for piece in rest:
-        yield piece
+    try:
+        async for piece in rest:
+            yield piece
+    except (BrokerError, ResponseError) as error:
+        log_event("download broken off", level=logging.WARNING, file=request.path_params["file_id"], why=error)
+        request.scope[CUT]()

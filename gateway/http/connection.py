@@ -14,6 +14,8 @@ from orcastream.gateway.errors import ApiError, unavailable
 MAX_HEADER_BYTES: Final = 64 * 1024
 """The headers of one request, including its first line."""
 _LOOK_S: Final = 0.001
+CUT: Final = "orcastream.cut"
+"""Key in the scope of a request: the function that closes its connection before its answer is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._served = cycle
+        cycle.scope[CUT] = self._cut  # type: ignore[typeddict-unknown-key]  # of this server alone
         super()._start_asgi_task(cycle, app)
 
     def head_without_upgrade(self) -> bytes:
@@ -261,6 +264,10 @@ class BoundedConnection(HttpToolsProtocol):
         begun = served is not None and served.response_started and not served.response_complete
         if not begun and not self.transport.is_closing():
             self.transport.write(_answer(error))
+        self._cut()
+
+    def _cut(self) -> None:
+        """Close the connection, as if the client had left."""
         self._tell_left()
         self.transport.close()
 

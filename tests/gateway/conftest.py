@@ -12,6 +12,8 @@ import pytest
 import uvicorn
 
 from orcastream.gateway.app import create_app
+from orcastream.gateway.http.connection import Connections
+from orcastream.gateway.http.guards import connection_limits
 from orcastream.gateway.served_model import ServedModel
 from orcastream.gateway.service import Gateway
 from orcastream.gateway.settings import GatewaySettings
@@ -118,7 +120,13 @@ class Stage:
     async def _serve(self, settings: GatewaySettings) -> AsyncIterator[Served]:
         gateway = Gateway(settings)
         port = free_port()
-        config = uvicorn.Config(create_app(gateway), port=port, log_level="warning", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            create_app(gateway),
+            port=port,
+            http=Connections(connection_limits(settings)).protocol,  # type: ignore[arg-type]  # as in gateway/main.py
+            log_level="warning",
+            timeout_graceful_shutdown=1,
+        )
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         serving = asyncio.create_task(server._serve())

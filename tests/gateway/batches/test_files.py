@@ -60,6 +60,28 @@ async def test_a_page_follows_a_file_that_is_gone(stage: Stage, order: Literal["
         await client.files.list(after="file-none")
 
 
+async def test_a_download_of_a_file_that_is_deleted_meanwhile_breaks_off(
+    stage: Stage, redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = await stage.gateway()
+    file_id = await upload(served.openai(), bytes(2 * PIECE_BYTES))
+    with redis_server.client() as redis:
+        redis.xdel(Keys(MODEL).file_pieces(file_id), "2-0")
+    with pytest.raises(httpx.RemoteProtocolError, match="closed connection"):
+        await served.http().get(f"/v1/files/{file_id}/content")
+    assert "Traceback" not in capsys.readouterr().err
+
+
+async def test_the_head_of_a_content_reads_one_piece(stage: Stage, redis_server: RedisServer) -> None:
+    served = await stage.gateway()
+    file_id = await upload(served.openai(), bytes(3 * PIECE_BYTES))
+    with redis_server.client() as redis:
+        redis.config_resetstat()
+        answer = await served.http().head(f"/v1/files/{file_id}/content")
+        assert redis.info("commandstats")["cmdstat_xrange"]["calls"] == 1
+    assert (answer.status_code, answer.headers["content-length"]) == (200, str(3 * PIECE_BYTES))
+
+
 async def test_deleted_and_expired_files_are_gone(stage: Stage, redis_server: RedisServer) -> None:
     client, keys = (await stage.gateway(files_retention_s=7200)).openai(), Keys(MODEL)
     deleted, expired = await upload(client, b"x"), await upload(client, b"y")
