@@ -22,6 +22,7 @@ class ChatCompletions(ChoicesEndpoint):
     path = "/v1/chat/completions"
     summary = "The next message of a chat."
     body_name = "ChatRequest"
+    answer_name = "ChatCompletion"
     id_prefix = "chatcmpl-"
     operation = "chat"
     whole_object = "chat.completion"

@@ -26,6 +26,7 @@ class Completions(ChoicesEndpoint):
     path = "/v1/completions"
     summary = "The completions of one or more prompts."
     body_name = "CompletionRequest"
+    answer_name = "Completion"
     id_prefix = "cmpl-"
     operation = names.OPERATION
     whole_object = chunk_object = "text_completion"
@@ -86,7 +87,10 @@ class Completions(ChoicesEndpoint):
                 "description": "Log probability of each prompt token, and of this many likeliest ones, in vLLM's form.",
             },
             "logprobs": {
-                "anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS}, {"const": False}],
+                "anyOf": [
+                    {"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS},
+                    {"type": "boolean", "const": False},
+                ],
                 "description": told,
             },
         }

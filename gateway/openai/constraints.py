@@ -81,7 +81,7 @@ def constraint_schemas() -> Json:
                 "regex": regex,
                 "choice": choice,
                 "grammar": grammar,
-                "json_object": {"const": True},
+                "json_object": {"type": "boolean", "const": True},
             },
             "additionalProperties": False,
             "description": "The same constraints in vLLM's form.",

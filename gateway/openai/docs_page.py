@@ -81,7 +81,9 @@ def _kind(schema: dict[str, Any]) -> str:
     """Describe in a few words what a schema allows."""
     if "anyOf" in schema:
         kinds = [_kind(each) for each in schema["anyOf"] if each.get("type") != "null"]
-        return " or ".join(dict.fromkeys(kinds))
+        return " or ".join(dict.fromkeys(kinds)) or "null"
+    if 0 in (schema.get("maxItems"), schema.get("maxProperties")):
+        return "[]" if schema["type"] == "array" else "{}"
     if "enum" in schema:
         return (
             ", ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"] if value is not None) or "null"

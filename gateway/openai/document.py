@@ -6,6 +6,7 @@ from typing import Any, Final
 from orcastream.gateway.batches.batch_request import BatchRequest
 from orcastream.gateway.batches.form import FILES_PATH
 from orcastream.gateway.batches.upload import upload_schema
+from orcastream.gateway.openai.answer_schemas import answer_schemas
 from orcastream.gateway.openai.constraints import constraint_schemas
 from orcastream.gateway.openai.endpoint import GenerationEndpoint, Json
 from orcastream.gateway.openai.endpoints import CHAT, ENDPOINTS, OF_CHOICES
@@ -38,7 +39,6 @@ _REQUEST_ID: Final = {
     "required": True,
     "schema": {"type": "string", "pattern": f"^{ID_PATTERN.pattern}$"},
 }
-_OBJECT: Final[Json] = {"type": "object"}
 _ABOUT: Final = (
     "OpenAI's API on a message queue, with extensions. Null means a parameter's default. A parameter that would "
     "change the answer and is not implemented is refused by name; one that cannot change it is accepted."
@@ -54,30 +54,39 @@ def document() -> Json:
         "info": {"title": "Orcastream", "version": own_version(), "description": _ABOUT},
         "paths": {
             **{endpoint.path: {"post": _generate(endpoint)} for endpoint in ENDPOINTS},
-            "/v1/responses/{request_id}": {"get": _retrieve(), "delete": _of_response("Cancel and delete a response.")},
-            "/v1/responses/{request_id}/cancel": {"post": _of_response("Cancel a response.")},
+            "/v1/responses/{request_id}": {
+                "get": _retrieve(),
+                "delete": _of_response("Cancel and delete a response.", "DeletedResponse"),
+            },
+            "/v1/responses/{request_id}/cancel": {"post": _of_response("Cancel a response.", "ResponseObject")},
             "/v1/responses/{request_id}/input_items": {"get": _input_items()},
-            "/v1/models": {"get": _operation("The served models.", (401,))},
+            "/v1/models": {"get": _operation("The served models.", (401,), "ModelList")},
             "/v1/models/{name}": {
-                "get": _operation("One model.", (401, 404), parameters=[_path_parameter("name")]),
+                "get": _operation("One model.", (401, 404), "ModelObject", parameters=[_path_parameter("name")]),
             },
             "/v1/requests/{request_id}": {
-                "delete": _operation("Cancel a request.", (400, 401, 404, 503), parameters=[_REQUEST_ID])
+                "delete": _operation(
+                    "Cancel a request.", (400, 401, 404, 503), "CancelledRequest", parameters=[_REQUEST_ID]
+                )
             },
             "/v1/requests/{request_id}/events": {"get": _resume()},
             "/tokenize": {
-                "post": _posts("The token ids of a prompt, as in a request with the same prompt.", "TokenizeRequest")
+                "post": _posts(
+                    "The token ids of a prompt, as in a request with the same prompt.", "TokenizeRequest", "Tokens"
+                )
             },
-            "/detokenize": {"post": _posts("The text of token ids.", "DetokenizeRequest")},
+            "/detokenize": {"post": _posts("The text of token ids.", "DetokenizeRequest", "DetokenizedText")},
             **_files_and_batches(),
-            "/health": {"get": _operation("Same as /health/ready, under the name that other servers use.", (503,))},
-            "/health/live": {"get": _operation("The process is alive.", ())},
-            "/health/ready": {"get": _operation("Redis answers, and a model is served.", (503,))},
+            "/health": {
+                "get": _operation("Same as /health/ready, under the name that other servers use.", (503,), "Ready")
+            },
+            "/health/live": {"get": _operation("The process is alive.", (), "Live")},
+            "/health/ready": {"get": _operation("Redis answers, and a model is served.", (503,), "Ready")},
             "/openapi.json": {"get": _operation("This document.", ())},
             "/docs": {"get": _operation("This document for people.", (), kind="text/html")},
         },
         "components": {
-            "schemas": {"Error": _error(), **bodies, **_other_bodies()},
+            "schemas": {"Error": _error(), **bodies, **_other_bodies(), **answer_schemas()},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
@@ -85,11 +94,12 @@ def document() -> Json:
 
 
 def _generate(endpoint: GenerationEndpoint) -> Json:
-    return _operation(endpoint.summary, (*_ERRORS,), requestBody=_body_of(endpoint.body_name), streams=True)
+    body = _body_of(endpoint.body_name)
+    return _operation(endpoint.summary, (*_ERRORS,), endpoint.answer_name, requestBody=body, streams=True)
 
 
-def _posts(summary: str, body_name: str) -> Json:
-    return _operation(summary, (400, 401, 404, 413, 503), requestBody=_body_of(body_name))
+def _posts(summary: str, body_name: str, answer: str) -> Json:
+    return _operation(summary, (400, 401, 404, 413, 503), answer, requestBody=_body_of(body_name))
 
 
 def _body_of(name: str, kind: str = "application/json") -> Json:
@@ -108,27 +118,39 @@ def _files_and_batches() -> Json:
     readable = (*found, 409)
     upload = _body_of("UploadRequest", "multipart/form-data")
     read = _operation("The bytes of a file.", readable, kind="application/octet-stream", parameters=[file_id])
-    cancel = _operation("Cancel a batch: no more of its requests are answered.", readable, parameters=[batch_id])
+    cancel = _operation(
+        "Cancel a batch: no more of its requests are answered.", readable, "BatchObject", parameters=[batch_id]
+    )
     make = _operation(
-        "Create a batch from a file of requests.", (*readable, 403, 413, 429), requestBody=_body_of("BatchRequest")
+        "Create a batch from a file of requests.",
+        (*readable, 403, 413, 429),
+        "BatchObject",
+        requestBody=_body_of("BatchRequest"),
     )
     return {
         FILES_PATH: {
-            "post": _operation("Upload the input of a batch.", (400, 401, 413, 429, 503), requestBody=upload),
+            "post": _operation(
+                "Upload the input of a batch.", (400, 401, 413, 429, 503), "FileObject", requestBody=upload
+            ),
             "get": _operation(
-                "The files, the newest first.", (400, 401, 503), parameters=[after, _limit(10_000), order, purpose]
+                "The files, the newest first.",
+                (400, 401, 503),
+                "FilePage",
+                parameters=[after, _limit(10_000), order, purpose],
             ),
         },
         f"{FILES_PATH}/{{file_id}}": {
-            "get": _operation("One file.", readable, parameters=[file_id]),
-            "delete": _operation("Delete a file.", found, parameters=[file_id]),
+            "get": _operation("One file.", readable, "FileObject", parameters=[file_id]),
+            "delete": _operation("Delete a file.", found, "DeletedFile", parameters=[file_id]),
         },
         f"{FILES_PATH}/{{file_id}}/content": {"get": read},
         "/v1/batches": {
             "post": make,
-            "get": _operation("The batches, the newest first.", (400, 401, 503), parameters=[after, _limit(100)]),
+            "get": _operation(
+                "The batches, the newest first.", (400, 401, 503), "BatchPage", parameters=[after, _limit(100)]
+            ),
         },
-        "/v1/batches/{batch_id}": {"get": _operation("One batch.", readable, parameters=[batch_id])},
+        "/v1/batches/{batch_id}": {"get": _operation("One batch.", readable, "BatchObject", parameters=[batch_id])},
         "/v1/batches/{batch_id}/cancel": {"post": cancel},
     }
 
@@ -159,13 +181,14 @@ def _resume() -> Json:
     return made
 
 
-def _of_response(summary: str, *parameters: Json) -> Json:
-    return _operation(summary, (400, 401, 404, 409, 503), parameters=[_REQUEST_ID, *parameters])
+def _of_response(summary: str, answer: str, *parameters: Json) -> Json:
+    return _operation(summary, (400, 401, 404, 409, 503), answer, parameters=[_REQUEST_ID, *parameters])
 
 
 def _retrieve() -> Json:
     made = _of_response(
         "A response as it is now; or its events after a number.",
+        "ResponseObject",
         _query("stream", {"enum": ["true", "false"]}),
         _query("starting_after", {"type": "integer", "minimum": 0}),
         _query("include[]", {"enum": list(INCLUDED)}),
@@ -178,6 +201,7 @@ def _retrieve() -> Json:
 def _input_items() -> Json:
     return _of_response(
         "The conversation up to a response.",
+        "InputItemPage",
         _query("after", {"type": "string"}),
         _query("limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
         _query("order", {"enum": ["asc", "desc"], "default": "desc"}),
@@ -190,9 +214,16 @@ def _query(name: str, schema: Json) -> Json:
 
 
 def _operation(
-    summary: str, errors: tuple[int, ...], *, streams: bool = False, kind: str = "application/json", **more: Any
+    summary: str,
+    errors: tuple[int, ...],
+    answer: str | None = None,
+    *,
+    streams: bool = False,
+    kind: str = "application/json",
+    **more: Any,
 ) -> Json:
-    content: Json = {kind: {"schema": _OBJECT} if kind == "application/json" else {}}
+    """Return an operation; `answer`: the schema of its answer."""
+    content: Json = {kind: {} if answer is None else {"schema": {"$ref": f"#/components/schemas/{answer}"}}}
     if streams:
         content["text/event-stream"] = {}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -224,7 +255,7 @@ def _body(endpoint: GenerationEndpoint) -> Json:
     names |= endpoint.own_schemas(names)
     names = {name: schema if name == "model" else _or_null(schema) for name, schema in names.items()}
     names |= {
-        name: {"enum": [None, *values], "description": "Not implemented."}
+        name: {"anyOf": [*map(_exactly, (None, *values))], "description": "Not implemented."}
         for name, values in {**NEUTRAL, **endpoint.neutral}.items()
         if name not in names
     }
@@ -234,6 +265,18 @@ def _body(endpoint: GenerationEndpoint) -> Json:
         "required": ["model", endpoint.prompt_name],
         "additionalProperties": False,
     }
+
+
+def _exactly(value: object) -> Json:
+    """Return the schema of one value: generators of clients know no arrays in `const`, and no flags without a type."""
+    if isinstance(value, list):
+        items = {"enum": value} if value else {}
+        return {"type": "array", "items": items, "minItems": len(value), "maxItems": len(value)}
+    if isinstance(value, dict):
+        return {"type": "object", "maxProperties": len(value)}
+    if isinstance(value, int):
+        return {"type": "boolean" if isinstance(value, bool) else "integer", "const": value}
+    return {"type": "null"} if value is None else {"const": value}
 
 
 def _or_null(schema: Json) -> Json:

@@ -27,6 +27,8 @@ class GenerationEndpoint(ABC):
     summary: ClassVar[str]
     body_name: ClassVar[str]
     """Name of its body in the OpenAPI document."""
+    answer_name: ClassVar[str]
+    """Name of its answer there."""
     id_prefix: ClassVar[str]
     operation: ClassVar[str]
     """Name of the operation in traces."""

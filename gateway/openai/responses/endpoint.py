@@ -32,6 +32,7 @@ class Responses(GenerationEndpoint):
     path = "/v1/responses"
     summary = "The response to a text or a conversation."
     body_name = "ResponseRequest"
+    answer_name = "ResponseObject"
     id_prefix = "resp_"
     operation = "chat"
     prompt_name = "input"

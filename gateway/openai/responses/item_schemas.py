@@ -31,7 +31,11 @@ def _items() -> list[Json]:
         _item("message", message, ["role", "content"]),
         _item("function_call", call, ["type", *call]),
         _item("function_call_output", result, ["type", *result]),
-        _item("reasoning", {"content": {"anyOf": [thought, {"type": "null"}, {"const": []}]}}, ["type"]),
+        _item(
+            "reasoning",
+            {"content": {"anyOf": [thought, {"type": "null"}, {"type": "array", "items": {}, "maxItems": 0}]}},
+            ["type"],
+        ),
     ]
 
 

@@ -1,6 +1,7 @@
 """The OpenAPI document describes what the gateway does, because it is built from the same models."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -11,7 +12,8 @@ from orcastream.gateway.app import create_app
 from orcastream.gateway.openai.document import document
 from orcastream.gateway.openai.examples import EXAMPLES
 from orcastream.gateway.service import Gateway
-from tests.gateway.conftest import MODEL, TEXT, Stage
+from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
+from tests.gateway.scripted_worker import Answer
 
 BODIES = document()["components"]["schemas"]
 
@@ -120,3 +122,86 @@ async def test_a_call_that_is_accepted_without_its_type_fits_the_document(stage:
     jsonschema.validate(messages, BODIES["ChatRequest"]["properties"]["messages"])
     response = await (await stage.gateway(model=str(MODEL_DIR))).http().post("/tokenize", json={"messages": messages})
     assert response.status_code == 200, response.text
+
+
+async def test_the_answers_fit_the_document(stage: Stage) -> None:
+    """Each answer in JSON has a schema, and an actual answer has the fields of the schema and no others."""
+    ids = stage.tokenizer.encode(TEXT)
+    await stage.worker(Answer([ids], logprobs=True))
+    http = (await stage.gateway(model=str(MODEL_DIR))).http()
+    left = {
+        (method, path): answer["$ref"]
+        for path, operations in document()["paths"].items()
+        for method, operation in operations.items()
+        if (answer := operation["responses"]["200"]["content"].get("application/json", {}).get("schema"))
+    }
+
+    async def ask(method: str, path: str, at: str = "", **options: Any) -> Any:
+        answer = await http.request(method, at or path, **options)
+        assert answer.status_code == 200, answer.text
+        schema = {"$ref": left.pop((method, path)), "components": _closed(document()["components"])}
+        jsonschema.validate(answer.json(), schema)
+        return answer.json()
+
+    said = {"messages": [{"role": "user", "content": "x"}]}
+    told = {"model": MODEL, "logprobs": 1}
+    await ask("post", "/v1/completions", json={**told, "prompt": "x", "prompt_logprobs": 1})
+    chat = await ask("post", "/v1/chat/completions", json={**told, **said, "logprobs": True, "top_logprobs": 1})
+    made = await ask("post", "/v1/responses", json={"model": MODEL, "input": "x"})
+    responses, made_at = "/v1/responses/{request_id}", f"/v1/responses/{made['id']}"
+    await ask("get", responses, made_at)
+    await ask("get", f"{responses}/input_items", f"{made_at}/input_items")
+    await ask("post", f"{responses}/cancel", f"{made_at}/cancel")
+    await ask("delete", responses, made_at)
+    await ask("delete", "/v1/requests/{request_id}", f"/v1/requests/{chat['id']}")
+    await ask("get", "/v1/models")
+    await ask("get", "/v1/models/{name}", f"/v1/models/{MODEL}")
+    await ask("post", "/tokenize", json={"prompt": "x", "return_token_strs": True})
+    await ask("post", "/detokenize", json={"tokens": ids})
+    form: dict[str, Any] = {"data": {"purpose": "batch"}, "files": {"file": b"{"}}
+    file_id = (await ask("post", "/v1/files", **form))["id"]
+    await ask("get", "/v1/files")
+    await ask("get", "/v1/files/{file_id}", f"/v1/files/{file_id}")
+    asked = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch_at = f"/v1/batches/{(await ask('post', '/v1/batches', json=asked))['id']}"
+
+    async def has_failed() -> bool:
+        return bool((await http.get(batch_at)).json()["status"] == "failed")
+
+    await eventually(has_failed)
+    await ask("get", "/v1/batches/{batch_id}", batch_at)
+    await ask("get", "/v1/batches")
+    await ask("delete", "/v1/files/{file_id}", f"/v1/files/{file_id}")
+    for path in ("/health", "/health/live", "/health/ready"):
+        await ask("get", path)
+    assert left.keys() == {("post", "/v1/batches/{batch_id}/cancel")}, "the same object as the others'"
+
+
+def test_the_document_can_be_read_by_generators_of_clients() -> None:
+    """openapi-python-client leaves out an operation whose schemas have arrays in `enum`, or arrays without `items`, and
+    writes invalid Python for flags without a type.
+    """
+    schemas = list(_within(document()["components"]["schemas"]))
+    assert len(schemas) > 1000
+    for schema in schemas:
+        assert schema.get("type") != "array" or "items" in schema, schema
+        values = schema.get("enum", []) if isinstance(schema.get("enum", []), list) else []
+        assert not any(isinstance(value, list | dict) for value in (*values, schema.get("const"))), schema
+        assert "type" in schema or not any(isinstance(value, int) for value in (*values, schema.get("const"))), schema
+
+
+def _within(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _within(inner)
+
+
+def _closed(schema: Any) -> Any:
+    """Return a schema whose objects allow no more fields than they name."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(each) for name, each in schema.items()}
+    return {"additionalProperties": False, **closed} if "properties" in schema and "type" in schema else closed
