@@ -24,7 +24,8 @@ REFUSALS: Final = (
     *("gateway_stopping", "id_in_use", "internal_error", "invalid_api_key", "invalid_constraint", "invalid_host"),
     *("invalid_request", "method_not_allowed", "model_not_found", "no_chat_template", "no_worker", "not_allowed"),
     *("not_on_disk", "redis_unavailable", "reply_expired", "unavailable", "unknown_host", "unsupported_parameter"),
-    *("console_full", "policy_switch_not_allowed", "previous_response_not_found", "unsupported_media_type"),
+    *("console_full", "item_not_found", "policy_switch_not_allowed", "previous_response_not_found"),
+    "unsupported_media_type",
     *(code for code, _ in NOT_ADMITTED.values()),
 )
 """Codes of requests refused over HTTP.

@@ -12,13 +12,15 @@ from starlette.responses import Response
 from orcastream.broker.loss import Watch
 from orcastream.gateway.errors import ApiError, unavailable
 from orcastream.gateway.generate import answer_whole
+from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.intake import Accepted, Received, accept, receive
 from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.endpoints import RESPONSES
 from orcastream.gateway.openai.request import ApiRequest
 from orcastream.gateway.openai.responses.builder import ResponseBuilder
-from orcastream.gateway.openai.responses.items import Item, ResponseInput, read_items
+from orcastream.gateway.openai.responses.item_kinds import REFERENCE
+from orcastream.gateway.openai.responses.items import Item, ResponseInput, read_items, response_of
 from orcastream.gateway.openai.responses.options import ResponseOptions
 from orcastream.gateway.openai.responses.record import ResponseRecord, input_of, options_of
 from orcastream.gateway.openai.responses.shape import Status
@@ -32,16 +34,19 @@ from orcastream.gateway.replies.turns import Turns
 from orcastream.gateway.request_telemetry import RequestTelemetry
 from orcastream.gateway.responses.stored_response import StoredResponse, read_record
 from orcastream.gateway.service import Gateway
-from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.errors import InvalidRequest, shown
 
+_MAX_REFERENCED: Final = 32
+"""Stored responses that are read for the references of one request; the last one usually has all earlier items."""
 _TURN_EVENTS: Final = 16
 """Events made in one turn of the event loop; a token with its log probabilities is one."""
+_CONTINUABLE: Final = (Status.COMPLETED, Status.INCOMPLETE)
 
 
 async def create(gateway: Gateway, request: Request) -> Response:
     """Admit, keep, enqueue, answer. Raises ApiError, InvalidRequest, BrokerError."""
     telemetry = RequestTelemetry()
-    received = await receive(gateway, RESPONSES, request, partial(_after_previous, gateway))
+    received = await receive(gateway, RESPONSES, request, partial(_with_stored, gateway))
     options = options_of(received.asked)
     record, accepted = await _accept(received, options, telemetry)
     shown = accepted.shown_id
@@ -116,6 +121,41 @@ async def _whole(session: ReplySession, builder: ResponseBuilder) -> bytes:
     raise unavailable("The reply was interrupted.")
 
 
+async def _with_stored(gateway: Gateway, asked: ApiRequest, tenant: str) -> ApiRequest:
+    """Complete the conversation with what stored responses have of it. Raises ApiError 404, InvalidRequest."""
+    return await _with_referenced(gateway, await _after_previous(gateway, asked, tenant), tenant)
+
+
+async def _with_referenced(gateway: Gateway, asked: ApiRequest, tenant: str) -> ApiRequest:
+    """Put the items of stored responses into the places of their references."""
+    given = input_of(asked)
+    if not given.references:
+        return asked
+    known = {item["id"]: item for item in given.items if "id" in item and item["type"] != REFERENCE}
+    for _ in range(_MAX_REFERENCED):
+        missing = [item_id for item_id in given.references if item_id not in known]
+        if not missing:
+            size = sum(len(item.get("arguments", "")) for item in known.values())
+            return replace(asked, prompts=[await gateway.offload.run(size, partial(given.resolved, known))])
+        found = await _items_beside(gateway, missing[-1], tenant)
+        if missing[-1] not in found:
+            raise _no_item(missing[-1])
+        known |= found
+    raise InvalidRequest("input", "references to items of more responses", f"of at most {_MAX_REFERENCED} responses")
+
+
+async def _items_beside(gateway: Gateway, item_id: str, tenant: str) -> dict[str, Item]:
+    """Return the conversation and the output of the stored response that named an item; empty if there is none."""
+    response_id = response_of(item_id)
+    found = None if response_id is None else await gateway.models.find(response_id, tenant)
+    stored = None if found is None else await StoredResponse.read(found)
+    if stored is None:
+        return {}
+    builder = await stored.now(gateway.offload)
+    output = read_items("input", builder.output()) if builder.status in _CONTINUABLE else []
+    return {item["id"]: item for item in (*stored.record.items, *output)}
+
+
 async def _after_previous(gateway: Gateway, asked: ApiRequest, tenant: str) -> ApiRequest:
     """Continue the conversation of `previous_response_id`. Raises ApiError 404 if it is unknown, InvalidRequest."""
     previous_id = options_of(asked).previous_response_id
@@ -126,7 +166,7 @@ async def _after_previous(gateway: Gateway, asked: ApiRequest, tenant: str) -> A
     if stored is None:
         raise _no_previous(previous_id)
     builder = await stored.now(gateway.offload)
-    if builder.status not in (Status.COMPLETED, Status.INCOMPLETE):
+    if builder.status not in _CONTINUABLE:
         allowed = f"one that is {Status.COMPLETED} or {Status.INCOMPLETE}"
         raise InvalidRequest("previous_response_id", f"{previous_id} ({builder.status})", allowed)
     earlier, output = stored.record.items, builder.output()
@@ -138,6 +178,11 @@ async def _after_previous(gateway: Gateway, asked: ApiRequest, tenant: str) -> A
 def _going_on(given: ResponseInput, earlier: Sequence[Item], output: Sequence[Json]) -> ResponseInput:
     """Return the input after an earlier conversation and its output, which is read as if the client had sent it."""
     return given.after([*earlier, *read_items("previous_response_id", output)])
+
+
+def _no_item(item_id: str) -> ApiError:
+    message = f"Item with id {shown(without_keys(item_id))} not found."
+    return ApiError(404, message, param="input", code="item_not_found")
 
 
 def _no_previous(response_id: str) -> ApiError:

@@ -12,6 +12,8 @@ from orcastream.schemas.errors import InvalidRequest
 
 ROLES: Final = ("system", "developer", "user", "assistant")
 PHASES: Final = ("commentary", "final_answer")
+REFERENCE: Final = "item_reference"
+"""The type of an item that stands for one of a stored response, by its id."""
 INCOMPLETE: Final = "incomplete"
 """The status of an item that was cut."""
 _OF_ALL: Final = ("type", "id", "status")
@@ -63,6 +65,13 @@ def _read_reasoning(field: str, value: Json) -> Json:
     return {"summary": [], "content": [{"type": "reasoning_text", "text": text} for text in texts]}
 
 
+def _read_reference(field: str, value: Json) -> Json:
+    check_names(field, value, ("type", "id"))
+    if value.get("id") is None:
+        raise InvalidRequest(f"{field}.id", None, "the id of an item")
+    return {}
+
+
 def _message(role: str, texts: Sequence[str]) -> Json:
     if role == "assistant":
         parts = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
@@ -77,6 +86,7 @@ READERS: Final[Mapping[str, Callable[[str, Json], Json]]] = MappingProxyType(
         "reasoning": _read_reasoning,
         "function_call": _read_call,
         "function_call_output": _read_result,
+        REFERENCE: _read_reference,
     }
 )
 """Readers by item type: from the item's path and value to its own fields.

@@ -2,7 +2,7 @@
 
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.messages import MAX_MESSAGES
-from orcastream.gateway.openai.responses.item_kinds import PHASES, ROLES
+from orcastream.gateway.openai.responses.item_kinds import PHASES, REFERENCE, ROLES
 from orcastream.gateway.openai.responses.items import STATUSES
 from orcastream.gateway.openai.responses.text_parts import MESSAGE_PARTS, REASONING_PARTS, RESULT_PARTS
 from orcastream.gateway.openai.tool_messages import MAX_CALL_ID_LENGTH
@@ -31,6 +31,11 @@ def _items() -> list[Json]:
         _item("message", message, ["role", "content"]),
         _item("function_call", call, ["type", *call]),
         _item("function_call_output", result, ["type", *result]),
+        {
+            "type": "object",
+            "properties": {"type": {"const": REFERENCE}, "id": {"type": "string", "minLength": 1}},
+            "required": ["type", "id"],
+        },
         _item(
             "reasoning",
             {"content": {"anyOf": [thought, {"type": "null"}, {"type": "array", "items": {}, "maxItems": 0}]}},

@@ -1,5 +1,6 @@
 """Input items of a response: checked, and reduced to what templates take."""
 
+import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
@@ -8,7 +9,7 @@ from typing import Any, ClassVar, Final, Self
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.messages import MAX_MESSAGES
 from orcastream.gateway.openai.prompt import Conversation, ToolUse
-from orcastream.gateway.openai.responses.item_kinds import INCOMPLETE, READERS, user_message
+from orcastream.gateway.openai.responses.item_kinds import INCOMPLETE, READERS, REFERENCE, user_message
 from orcastream.gateway.openai.responses.turns import messages_of
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.utf8_text import check_text
@@ -18,6 +19,8 @@ Item = Json
 STATUSES: Final = ("in_progress", "completed", INCOMPLETE)
 _ID_PREFIX: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 _MAX_ID_LENGTH: Final = 256
+_NAMED: Final = re.compile(r"[a-z]+_(.+)_(?:in)?[0-9]+")
+"""The id of an item that a response named; see `with_ids`, and `ResponseShape.item_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,22 @@ class ResponseInput(Conversation):
     ) -> Self:
         """Make the input from checked items."""
         first = [] if instructions is None else [{"role": "system", "content": instructions}]
-        messages = [*first, *messages_of(items)]
+        messages = [*first, *messages_of(item for item in items if item["type"] != REFERENCE)]
         return cls(messages, template_kwargs, tool_use, items=tuple(items), instructions=instructions)
 
     def after(self, earlier: Sequence[Item]) -> Self:
         """Return the input as the continuation of a conversation, whose former instructions and tools are dropped."""
         return self.of([*earlier, *self.items], self.instructions, self.template_kwargs, self.tool_use)
+
+    @property
+    def references(self) -> list[str]:
+        """The ids of items that are only named."""
+        return [item["id"] for item in self.items if item["type"] == REFERENCE]
+
+    def resolved(self, known: Mapping[str, Item]) -> Self:
+        """Return the input with these items in the places of their references."""
+        items = [known[item["id"]] if item["type"] == REFERENCE else item for item in self.items]
+        return self.of(items, self.instructions, self.template_kwargs, self.tool_use)
 
     def place_of_calls(self, number: int) -> str:
         """See Conversation; a message may consist of several items."""
@@ -69,6 +82,12 @@ def _new_id(begin: str, given: Container[str | None]) -> str:
     """Return an id that the client has not used."""
     numbered = (f"{begin}_{number}" for number in count(1))
     return next(each for each in chain([begin], numbered) if each not in given)
+
+
+def response_of(item_id: str) -> str | None:
+    """Return the id of the response that named an item; None if none did."""
+    named = _NAMED.fullmatch(item_id)
+    return None if named is None else f"resp_{named[1]}"
 
 
 def read_input(value: object) -> list[Item]:

@@ -303,6 +303,25 @@ async def test_a_conversation_continues(stage: Stage) -> None:
     assert said == ["user\none", "assistant\nok", "user\ntwo", "assistant\nok", "user\nthree", "assistant\n"]
 
 
+async def test_items_of_stored_responses_may_be_sent_by_their_ids(stage: Stage) -> None:
+    """As the AI SDK of Vercel does from the second turn on."""
+    worker = await stage.worker("ok")
+    client = (await stage.gateway()).openai()
+    given: Any = []
+    for text in ("one", "two", "three"):
+        given.append({"role": "user", "content": text})
+        response = await client.responses.create(model=MODEL, input=given)
+        given.append({"type": "item_reference", "id": response.output[0].id})
+    prompt = stage.tokenizer.decode(worker.requests[2].payload.prompt, skip_special_tokens=False)
+    said = [part.removesuffix("<|im_end|>\n") for part in prompt.split("<|im_start|>")[1:]]
+    assert said == ["user\none", "assistant\nok", "user\ntwo", "assistant\nok", "user\nthree", "assistant\n"]
+    listed = [item async for item in client.responses.input_items.list(response.id, order="asc")]
+    assert [item.id for item in listed[1::2]] == [given[1]["id"], given[3]["id"]]
+    unstored = await client.responses.create(model=MODEL, input="one", store=False)
+    with pytest.raises(openai.NotFoundError, match=r"Item with id .* not found"):
+        await client.responses.create(model=MODEL, input=[{"type": "item_reference", "id": unstored.output[0].id}])
+
+
 async def test_input_items(stage: Stage) -> None:
     await stage.worker("ok")
     client = (await stage.gateway()).openai()
@@ -362,6 +381,7 @@ async def test_another_tenant_finds_nothing(stage: Stage) -> None:
         bob.responses.delete(response.id),
         bob.responses.input_items.list(response.id),
         bob.responses.create(model=MODEL, input="x", previous_response_id=response.id),
+        bob.responses.create(model=MODEL, input=[{"type": "item_reference", "id": response.output[0].id}]),
     ):
         with pytest.raises(openai.NotFoundError):
             await asking
@@ -400,7 +420,8 @@ async def test_the_oldest_records_are_deleted_beyond_a_tenants_limit(stage: Stag
     ("body", "param", "code"),
     [
         ({"input": []}, "input", "invalid_request"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", "invalid_request"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "item_not_found"),
+        ({"input": [{"type": "item_reference"}]}, "input.0.id", "invalid_request"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input.0.role", "invalid_request"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
