@@ -1,4 +1,4 @@
-"""langchain-openai, litellm and instructor, unchanged except for the address. docs/clients.md has their versions."""
+"""Libraries, unchanged except for the address. docs/clients.md has their versions."""
 
 import pytest
 
@@ -7,8 +7,11 @@ from tests.other_clients.conftest import Ask
 pytestmark = pytest.mark.server
 
 CHAT = [("langchain_client", "langchain_openai", "invoke"), ("litellm_client", "litellm", "chat")]
-CHAT += [("litellm_client", "litellm", "vllm_chat")]
+CHAT += [("litellm_client", "litellm", "vllm_chat"), ("pydantic_client", "pydantic_ai", "chat")]
+CHAT += [("llama_index_client", "llama_index.llms.openai_like", "chat")]
 STREAMS = [("langchain_client", "langchain_openai", "stream"), ("litellm_client", "litellm", "stream")]
+STREAMS += [("pydantic_client", "pydantic_ai", "stream")]
+STREAMS += [("llama_index_client", "llama_index.llms.openai_like", "stream")]
 COMPLETIONS = [("langchain_client", "langchain_openai", "completion"), ("litellm_client", "litellm", "completion")]
 
 
@@ -49,8 +52,13 @@ def test_litellm_calls_tools(ask: Ask) -> None:
     assert (told["reason"], told["behind"]) == ("tool_calls", "assistant")
 
 
+def test_pydantic_ai_continues_a_conversation_of_responses(ask: Ask) -> None:
+    assert ask("pydantic_client", "pydantic_ai", "responses")["texts"] == ["7", "9"]
+
+
 STRUCTURED = [("langchain_client", "langchain_openai", case) for case in ("function_calling", "json_schema")]
 STRUCTURED += [("instructor_client", "instructor", case) for case in ("tools", "json_schema")]
+STRUCTURED += [("pydantic_client", "pydantic_ai", case) for case in ("tools", "json_schema")]
 
 
 @pytest.mark.parametrize("case", STRUCTURED)
