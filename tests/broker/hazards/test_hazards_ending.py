@@ -18,6 +18,7 @@ from orcastream.broker.sweep import Sweeper
 from orcastream.schemas.codec import Form
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.keys import GROUP, Keys
+from orcastream.schemas.request import GenerationRequest
 from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, resume, tokens_seen
 from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request
@@ -68,9 +69,7 @@ async def test_hazard_05_a_faulty_later_entry_does_not_end_the_earlier_one(
 ) -> None:
     """A request was accepted and waits; another producer adds an entry under its id."""
     ref = (await enqueue(link, keys, make_request(priority_class="low"))).entry
-    later = make_request(deadline_ms=int(time.time() * 1000) - 60_000)
-    await asyncio.sleep(0.002)
-    await link.call("XADD", keys.requests("normal"), "*", *bare_fields(later))
+    await _add_just_after(ref, link, keys, make_request(deadline_ms=int(time.time() * 1000) - 60_000))
     if is_overdue:
         assert (await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()).expired == ()
     else:
@@ -92,9 +91,7 @@ async def test_hazard_05_the_entry_that_began_the_log_ends_it(
 ) -> None:
     """A later entry that was begun first passes its deadline: no other entry continues its output."""
     ref = (await enqueue(link, keys, make_request(priority_class="low"))).entry
-    await asyncio.sleep(0.002)
-    later = make_request(deadline_ms=int(time.time() * 1000) - 5000)
-    await link.call("XADD", keys.requests("normal"), "*", *bare_fields(later))
+    await _add_just_after(ref, link, keys, make_request(deadline_ms=int(time.time() * 1000) - 5000))
     worker = await make_worker(redis_server.url, "w1")
     job = await worker.take()
     assert job.claimed.ref.priority_class == "normal"
@@ -260,6 +257,11 @@ async def test_a_cancel_key_lives_as_long_as_its_request(link: Link, keys: Keys)
     ttl_ms, remembered_ms = await link.call_many([("PTTL", keys.cancel("r1")), ("PTTL", keys.seen("r1"))])
     assert abs(ttl_ms - remembered_ms) < 1000
     assert ttl_ms > 60_000
+
+
+async def _add_just_after(ref: EntryRef, link: Link, keys: Keys, request: GenerationRequest) -> None:
+    """Add an entry of class `normal` that is later than `ref`, and more urgent whenever a worker looks."""
+    await link.call("XADD", keys.requests("normal"), f"{ref.order[0] + 1}-0", *bare_fields(request))
 
 
 async def _terminals(link: Link, keys: Keys, request_id: str) -> list[bytes]:
