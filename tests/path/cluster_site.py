@@ -60,6 +60,12 @@ class ClusterSite:
             process.kill()
         self.redis.stop()
 
-    def ask(self, faults: dict[int, Callable[[Stream], None]] | None = None, stream: Stream | None = None) -> Stream:
-        """Stream the answer, with faults at the n-th chunk."""
-        return (stream or Stream()).post(self.gateways[0].url, BODY, faults or {})
+    def ask(
+        self,
+        faults: dict[int, Callable[[Stream], None]] | None = None,
+        stream: Stream | None = None,
+        *,
+        prompt: str = PROMPT,
+    ) -> Stream:
+        """Stream the answer to a prompt, with faults at the n-th chunk."""
+        return (stream or Stream()).post(self.gateways[0].url, {**BODY, "prompt": prompt}, faults or {})
