@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from orcastream.cli.main import main
 from orcastream.client import Client
 from orcastream.schemas.keys import Keys
 from tests.broker.scripted import ScriptedWorker, enqueue, make_request
+from tests.chaos.patches import pace
 from tests.cli.processes import ROOT
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
@@ -107,8 +109,8 @@ def test_impossible_requests_are_one_line(redis_server: RedisServer, capsys: pyt
 
 @pytest.fixture
 def busy(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
-    """A server with a worker that answers two long requests."""
-    worker = WorkerProcess(redis_server.url, tmp_path / "worker.log")
+    """A server with a worker that answers two long requests, for longer than a test takes."""
+    worker = WorkerProcess(redis_server.url, tmp_path / "worker.log", patch=partial(pace, 0.05))
     try:
         worker.wait_serving()
         with Client(redis_server.url, MODEL) as client:
