@@ -18,10 +18,8 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A few short sources in place of the operators."""
-    folder = tmp_path / "src"
+def replace_sources(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Write a few short sources, and let them be built in place of the operators."""
     folder.mkdir()
     for name in ("machine.cpp", "amx.h"):
         shutil.copy(build_module.SOURCES / name, folder)
@@ -29,14 +27,36 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "quarter.h").write_text('#pragma once\n#include "half.h"\n')
     (folder / "a.cpp").write_text('#include "quarter.h"\nextern "C" float a(float x) { return half(half(x)); }\n')
     (folder / "b.cpp").write_text('extern "C" int b() { return 2; }\n')
-    monkeypatch.setattr(build_module, "SOURCES", folder)
+    patch.setattr(build_module, "SOURCES", folder)
     return folder
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> Path:
-    """The folder for libraries; object files are in its subfolder `objects`."""
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The short sources."""
+    return replace_sources(tmp_path / "src", monkeypatch)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """The folder for libraries, with nothing built; object files go to its subfolder `objects`."""
     return tmp_path / "built"
+
+
+@pytest.fixture(scope="module")
+def first_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result of a build of the short sources, made once."""
+    folder = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        replace_sources(folder / "src", patch)
+        rebuild(folder / "built")
+    return folder / "built"
+
+
+@pytest.fixture
+def built(sources: Path, first_build: Path, empty: Path) -> Path:
+    """A folder with the libraries and object files of the short sources."""
+    return Path(shutil.copytree(first_build, empty))
 
 
 def rebuild(built: Path) -> list[Path]:
@@ -56,7 +76,8 @@ def of_every_set(*sources: str) -> list[str]:
 
 
 @needs_compiler
-def test_every_instruction_set_gets_a_library_that_knows_its_sources(sources: Path, built: Path) -> None:
+def test_every_instruction_set_gets_a_library_that_knows_its_sources(sources: Path, empty: Path) -> None:
+    built = empty
     assert rebuild(built) == [library_path(name, built) for name in INSTRUCTION_SETS]
     assert stems(objects(built)) == of_every_set("a", "b", "machine")
     for name in supported():
@@ -67,10 +88,9 @@ def test_every_instruction_set_gets_a_library_that_knows_its_sources(sources: Pa
 
 
 @needs_compiler
-def test_nothing_is_done_if_nothing_changed(sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    libraries = rebuild(built)
+def test_nothing_is_done_if_nothing_changed(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert rebuild(built) == libraries
+    assert rebuild(built) == [library_path(name, built) for name in INSTRUCTION_SETS]
 
 
 @needs_compiler
@@ -78,7 +98,6 @@ def test_nothing_is_done_if_nothing_changed(sources: Path, built: Path, monkeypa
 def test_only_files_that_depend_on_a_change_are_recompiled(
     changed: str, compiled: list[str], sources: Path, built: Path
 ) -> None:
-    rebuild(built)
     before, stamp = objects(built), fingerprint()
     with (sources / changed).open("a") as file:
         file.write("// changed\n")
@@ -90,8 +109,7 @@ def test_only_files_that_depend_on_a_change_are_recompiled(
 
 
 @needs_compiler
-def test_another_compiler_recompiles_everything(sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rebuild(built)
+def test_another_compiler_recompiles_everything(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = objects(built)
     library_path(next(iter(INSTRUCTION_SETS)), built).unlink()
     monkeypatch.setenv("CXX", f"env {os.environ.get('CXX') or 'c++'}")
@@ -104,7 +122,6 @@ def test_another_compiler_recompiles_everything(sources: Path, built: Path, monk
 def test_unsupported_instruction_sets_are_left_out_by_name(
     sources: Path, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rebuild(built)
     older = tmp_path / "older"
     refusal = '*-mamx-tile*) echo "error: unrecognized option -mamx-tile" >&2; exit 1'
     older.write_text(f'#!/bin/sh\ncase "$*" in {refusal};; esac\nexec {os.environ.get("CXX") or "c++"} "$@"\n')
@@ -118,32 +135,32 @@ def test_unsupported_instruction_sets_are_left_out_by_name(
 
 
 @needs_compiler
-def test_a_compiler_without_openmp_is_not_used(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_without_openmp_is_not_used(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "bare"
     refusal = '*-fopenmp*) echo "fatal error: omp.h: No such file" >&2; exit 1'
     bare.write_text(f'#!/bin/sh\ncase "$*" in {refusal};; esac\nexec c++ "$@"\n')
     bare.chmod(0o755)
     monkeypatch.setenv("CXX", str(bare))
     with pytest.raises(NoCompiler, match=r"bare: fatal error: omp\.h: No such file"):
-        rebuild(built)
+        rebuild(empty)
 
 
 @needs_compiler
 def test_a_compile_error_includes_the_compilers_output(
-    sources: Path, built: Path, capsys: pytest.CaptureFixture[str]
+    sources: Path, empty: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (sources / "b.cpp").write_text("int b() { return nothing; }\n")
     with pytest.raises(BuildError, match="nothing"):
-        rebuild(built)
-    assert not list(built.rglob("*.tmp"))
-    assert main(["--into", str(built)]) == 1
+        rebuild(empty)
+    assert not list(empty.rglob("*.tmp"))
+    assert main(["--into", str(empty)]) == 1
     assert "b.cpp:1" in capsys.readouterr().err
 
 
 def test_the_command_says_in_one_line_that_there_is_no_compiler(
-    sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sources: Path, empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert main(["--into", str(built)]) == NO_COMPILER
+    assert main(["--into", str(empty)]) == NO_COMPILER
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("torch's slower ones are used (no-such-compiler: No such file or directory)")
