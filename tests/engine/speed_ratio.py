@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-_ROUNDS = 31
+_ROUNDS = 15
 _ATTEMPTS = 4
 _SLOWER = 1.5
 """How many times a recorded ratio is still taken for the same speed: machines differ, and twice is a regression."""
