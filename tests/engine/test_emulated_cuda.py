@@ -150,8 +150,17 @@ def test_each_replay_of_a_graph_uses_the_same_memory(cuda: EmulatedCuda) -> None
 # -- the engine on it -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("family", "graphs"), [("llama", "on"), ("gemma2", "on"), ("llama", "off")])
-@pytest.mark.parametrize("requests", [greedy, random, mixed])
+@pytest.mark.parametrize(
+    ("family", "graphs", "requests"),
+    [
+        ("llama", "on", greedy),
+        ("llama", "on", random),
+        ("llama", "on", mixed),
+        ("gemma2", "on", random),
+        ("llama", "off", greedy),
+        ("llama", "off", mixed),
+    ],
+)
 def test_the_device_computes_the_same_tokens_as_a_cpu(
     family: str, graphs: Any, requests: Callable[[], list[Request]], cuda: EmulatedCuda
 ) -> None:
