@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from orcastream.demo.prompts import LONG_COUNT
 from orcastream.schemas.events import Terminal, decode_event
 from orcastream.schemas.keys import GROUP, Keys
+from tests.chaos.patches import pace
 from tests.observe.programs import STORE_PROGRAMS
 from tests.observe.remote_write import RemoteWriter
 from tests.observe.server import PrometheusServer, Target
@@ -23,14 +25,15 @@ from tests.telemetry.otlp_receiver import OtlpReceiver
 from tests.telemetry.prometheus_binaries import PROMETHEIS
 from tests.worker.worker_process import MODEL, WorkerProcess
 
-BODY = {"model": MODEL, "prompt": LONG_COUNT[0], "max_tokens": 400, "temperature": 0, "timeout": 600}
+BODY = {"model": MODEL, "prompt": LONG_COUNT[0], "temperature": 0, "timeout": 600}
 
 
 class Clients:
     """Clients that each request one long answer after another, until told to stop."""
 
-    def __init__(self, url: str, number: int) -> None:
+    def __init__(self, url: str, number: int, max_tokens: int) -> None:
         self._url = url
+        self._body = {**BODY, "max_tokens": max_tokens}
         self._stop = threading.Event()
         self.finished: list[Stream] = []
         self.tokens = 0
@@ -41,7 +44,7 @@ class Clients:
     def _ask(self) -> None:
         while not self._stop.is_set():
             try:
-                self.finished.append(Stream().post(self._url, BODY, {}))
+                self.finished.append(Stream().post(self._url, self._body, {}))
             except (AssertionError, httpx.HTTPError):
                 self._stop.wait(0.2)
 
@@ -58,13 +61,25 @@ class Clients:
 class ObservedService:
     """`every_s`: how often metrics are scraped, exported and evaluated. The oldest Prometheus found scrapes, the newest
     gets the processes' exports by OTLP: through the `stores` of Compose if found, otherwise through the tests' own
-    translation.
+    translation. `max_tokens`: of each answer. `pause_s`: before each iteration of a worker, so that it leaves the cores
+    to others.
     """
 
-    def __init__(self, directory: Path, every_s: float, *, workers: int, lease_ms: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        every_s: float,
+        *,
+        workers: int,
+        lease_ms: int,
+        max_tokens: int = 400,
+        pause_s: float = 0.0,
+    ) -> None:
         self.every_s = every_s
         self._directory = directory
         self._lease_ms = lease_ms
+        self._max_tokens = max_tokens
+        self._patch_worker = partial(pace, pause_s) if pause_s else None
         self.lease_s = lease_ms / 1000
         self.receiver = OtlpReceiver()
         oldest, *_, newest = sorted([*PROMETHEIS, *PROMETHEIS], key=lambda one: tuple(map(int, one.version.split("."))))
@@ -133,7 +148,7 @@ class ObservedService:
 
     def load(self, number: int) -> Clients:
         """Start clients that send requests until told to stop, or until the service ends."""
-        self._clients.append(Clients(self.gateway.url, number))
+        self._clients.append(Clients(self.gateway.url, number, self._max_tokens))
         return self._clients[-1]
 
     def start_workers(self, number: int) -> None:
@@ -143,7 +158,7 @@ class ObservedService:
             port = free_port()
             log = self._directory / f"worker-{port}.log"
             settings = {"lease_ms": self._lease_ms, "admin_port": port, "max_batch_size": 16}
-            started.append((WorkerProcess(self._redis.url, log, **settings), port))
+            started.append((WorkerProcess(self._redis.url, log, patch=self._patch_worker, **settings), port))
         for worker, port in started:
             name = worker.wait_serving()
             self.workers[name], self._ports[name] = worker, port

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.server, pytest.mark.skipif(not PROMETHEIS, reason=NONE
 
 
 def test_a_killed_worker_disappears_from_the_panels(tmp_path: Path) -> None:
-    with ObservedService(tmp_path, 1, workers=2, lease_ms=1000) as service:
+    with ObservedService(tmp_path, 1, workers=2, lease_ms=1000, max_tokens=100, pause_s=0.02) as service:
         story = Story(service)
         story.served()
         story.one_is_killed()
