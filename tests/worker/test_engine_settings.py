@@ -50,7 +50,7 @@ def test_settings_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_main, "_set_up_threads", lambda threads: None)
     settings = WorkerSettings(model="some/model", adapters="sql=/some/folder", **CHANGED)
     with pytest.raises(_Asked):
-        worker_main._run(settings, "name", None, None)  # type: ignore[arg-type]
+        worker_main._run(settings, "name", None, None, None)  # type: ignore[arg-type]
     (config,) = configs
     assert {name: getattr(config, name) for name in CHANGED} == CHANGED
     assert config.model == "some/model"
