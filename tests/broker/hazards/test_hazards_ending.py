@@ -135,7 +135,7 @@ async def test_hazard_19_cancel_missed_in_a_race(
     accepted = await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")
     control = ControlReader(await open_link(redis_server.url), keys)
-    await control.begin()
+    await control.begin(link)
     claimed = (await worker.claimer.new(1))[0]
     await cancel(link, keys, request.id, expire_at_ms=request.deadline_ms)
     assert await control.read(1000) == [Control("cancel", request.id)], "and the worker runs no request of that id yet"
@@ -152,7 +152,7 @@ async def test_hazard_19_wake_ups_are_not_lost_between_reads(
     """The reader continues from its position, including messages written while it did not read."""
     control = ControlReader(await open_link(redis_server.url), keys)
     await cancel(link, keys, "before")
-    await control.begin()
+    await control.begin(link)
     await cancel(link, keys, "r1")
     await drain(link, keys, "w1")
     assert await control.read(1000) == [Control("cancel", "r1"), Control("drain", "w1")]
