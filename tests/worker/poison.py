@@ -105,9 +105,9 @@ def refuses_threads() -> None:
 
     def guarded(self: EngineLoop) -> None:
         start(self)
-        Thread.start = refused  # type: ignore[method-assign]
+        Thread.start = refused  # type: ignore[method-assign]  # this process is a test's alone
 
-    EngineLoop.start = guarded  # type: ignore[method-assign]
+    EngineLoop.start = guarded  # type: ignore[method-assign]  # this process is a test's alone
 
 
 def lacks_memory() -> None:

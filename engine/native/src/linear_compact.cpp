@@ -44,8 +44,8 @@ struct Codes {
     }
 };
 
-// Write the weights of two steps, outliers as 0.
-inline void write_pair(const bf16* weights, const Codes& codes, uint8_t* pair) {
+// Write the weights of two steps, from `depth` on: outliers as 0, and apart from `next` on.
+inline void write_pair(const bf16* weights, const Codes& codes, int64_t depth, uint8_t* pair, Outlier*& next) {
     for (int64_t column = 0; column < HALF; column++) {
         for (int64_t i = 0; i < 4; i++) {
             const bf16* from = weights + i / 2 * STEP + column * 2 + i % 2;
@@ -54,8 +54,12 @@ inline void write_pair(const bf16* weights, const Codes& codes, uint8_t* pair) {
             for (int half = 0; half < 2; half++) {
                 const bf16 value = from[half * 2 * HALF];
                 const uint8_t code = codes.of[value >> 8];
-                if (code != NO_CODE) both |= code << 4 * half;
                 pair[64 * (1 + half) + at] = code == NO_CODE ? 0 : static_cast<uint8_t>(value);
+                if (code != NO_CODE) {
+                    both |= code << 4 * half;
+                } else {
+                    *next++ = {static_cast<int32_t>(depth + i), static_cast<uint16_t>(column + half * HALF), value};
+                }
             }
             pair[at] = both;
         }
@@ -67,13 +71,9 @@ void write_panel(const Linear& plain, int64_t panel, const int32_t* first_outlie
     const Codes codes(reinterpret_cast<const uint8_t*>(to));
     const int64_t steps = padded_depth(BF16, plain.k) / 2;
     uint8_t* pairs = reinterpret_cast<uint8_t*>(to + COMPACT_HEAD);
-    for (int64_t step = 0; step < steps; step += 2) write_pair(from + step * STEP, codes, pairs + step / 2 * COMPACT_PAIR);
-    if (first_outlier[panel] == first_outlier[panel + 1]) return;
     Outlier* next = outliers + first_outlier[panel];
-    for (int64_t i = 0; i < steps * STEP; i++) {
-        if (codes.of[from[i] >> 8] != NO_CODE) continue;
-        const int64_t step = i / STEP, place = i % STEP;
-        *next++ = {static_cast<int32_t>(2 * step + place % 2), static_cast<uint16_t>(place / 2), from[i]};
+    for (int64_t step = 0; step < steps; step += 2) {
+        write_pair(from + step * STEP, codes, 2 * step, pairs + step / 2 * COMPACT_PAIR, next);
     }
 }
 
