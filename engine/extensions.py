@@ -1,28 +1,40 @@
 """Policies, backends and passes by name, and those that other installed packages declare as entry points."""
 
 import logging
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from orcastream.engine.errors import one_line
 
 _log = logging.getLogger(__name__)
 
-E = TypeVar("E")
+
+class _Named(Protocol):
+    name: ClassVar[str]
 
 
-def add_extension(registry: dict[str, type[E]], name: str, extension: type[E]) -> None:
-    """Enter a class into `registry` under `name`.
+E = TypeVar("E", bound=_Named)
+
+
+def adding(registry: dict[str, type[E]], name: str) -> Callable[[type[E]], type[E]]:
+    """Class decorator: enter the class into `registry` under `name`, and name it so.
 
     Raises ValueError if a class of another module has that name, TypeError if the class lacks a method.
     """
-    if missing := getattr(extension, "__abstractmethods__", ()):
-        raise TypeError(f"{extension.__qualname__} lacks {', '.join(sorted(missing))}")
-    known = registry.get(name, extension)
-    if known.__module__ != extension.__module__:
-        raise ValueError(f"{name!r} is the name of {known.__module__}.{known.__qualname__}: choose another name")
-    registry[name] = extension
+
+    def decorate(extension: type[E]) -> type[E]:
+        if missing := getattr(extension, "__abstractmethods__", ()):
+            raise TypeError(f"{extension.__qualname__} lacks {', '.join(sorted(missing))}")
+        known = registry.get(name, extension)
+        if known.__module__ != extension.__module__:
+            raise ValueError(f"{name!r} is the name of {known.__module__}.{known.__qualname__}: choose another name")
+        registry[name] = extension
+        extension.name = name
+        return extension
+
+    return decorate
 
 
 def load_extensions(group: str) -> None:

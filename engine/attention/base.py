@@ -4,13 +4,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.errors import one_line
-from orcastream.engine.extensions import add_extension
+from orcastream.engine.extensions import adding
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
 
@@ -38,7 +38,7 @@ class AttentionCall:
 class AttentionBackend(ABC):
     """Attention over block tables. One instance serves one model; it holds no state between iterations."""
 
-    name: str
+    name: ClassVar[str]
     rank: int = 0
     """`auto` chooses the available backend with the highest rank."""
     dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
@@ -100,13 +100,7 @@ BACKENDS: dict[str, type[AttentionBackend]] = {}
 
 def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBackend]]:
     """Class decorator: register a backend under `name`, its value of EngineConfig.attention_backend."""
-
-    def decorate(backend: type[AttentionBackend]) -> type[AttentionBackend]:
-        add_extension(BACKENDS, name, backend)
-        backend.name = name
-        return backend
-
-    return decorate
+    return adding(BACKENDS, name)
 
 
 def choose_backend(

@@ -3,12 +3,13 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.extensions import add_extension
+from orcastream.engine.extensions import adding
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class RowsToCheck:
 class Pass(ABC):
     """One kind of replacement. A pass that does not fit a model leaves it unchanged."""
 
-    name: str
+    name: ClassVar[str]
 
     @abstractmethod
     def apply(self, model: PreTrainedModel) -> int:
@@ -59,13 +60,7 @@ PASSES: dict[str, type[Pass]] = {}
 
 def register(name: str) -> Callable[[type[Pass]], type[Pass]]:
     """Class decorator: register a pass, whose constructor takes no required argument, under `name`."""
-
-    def decorate(each: type[Pass]) -> type[Pass]:
-        add_extension(PASSES, name, each)
-        each.name = name
-        return each
-
-    return decorate
+    return adding(PASSES, name)
 
 
 Replacement = Callable[[torch.Tensor], torch.Tensor]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from orcastream.engine.extensions import add_extension
+from orcastream.engine.extensions import adding
 from orcastream.engine.request import Request
 from orcastream.engine.schedule.budget import TokenBudget
 from orcastream.engine.schedule.memory import MemoryRule
@@ -135,10 +135,4 @@ POLICIES: dict[str, type[Policy]] = {}
 
 def register(name: str) -> Callable[[type[Policy]], type[Policy]]:
     """Class decorator: register a policy under `name`, its value of EngineConfig.policy."""
-
-    def decorate(policy: type[Policy]) -> type[Policy]:
-        add_extension(POLICIES, name, policy)
-        policy.name = name
-        return policy
-
-    return decorate
+    return adding(POLICIES, name)
