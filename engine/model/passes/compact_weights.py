@@ -14,7 +14,7 @@ LEAST_BYTES = 256 << 20
 class CompactWeights(Pass):
     """Makes packed weights compact, without loss: a decode waits for weights from memory, and reads a quarter less.
 
-    Where a product of bfloat16 pairs is one instruction, there is time to unpack them meanwhile. With more than some 16
+    Where a product of bfloat16 pairs is one instruction, there is time to unpack them meanwhile. With more than some 20
     rows, products take longer than memory.
     """
 

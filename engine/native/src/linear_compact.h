@@ -24,6 +24,7 @@
 namespace orca {
 
 constexpr int CODES = 16;
+constexpr int64_t COMPACT_PREFETCH_BYTES = 2 * PREFETCH_BYTES;  // unpacking beside products is slow to ask for them
 constexpr int64_t HALF = PANEL / 2;
 
 // Where the 64 bytes of a half have number `i` (0 to 3) of a column.
@@ -52,7 +53,12 @@ class CompactReader {
         : at_(panel + COMPACT_HEAD),
           upper_(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(panel)))) {}
 
-    const char* at(int64_t pair) const { return at_ + pair * COMPACT_PAIR; }
+    // Some distance ahead.
+    // Inline: GCC drops calls of a function that does nothing but prefetch.
+    __attribute__((always_inline)) void prefetch(int64_t pair) const {
+        const char* ahead = at(pair) + COMPACT_PREFETCH_BYTES;
+        for (int line = 0; line < 3; line++) __builtin_prefetch(ahead + 64 * line);
+    }
 
     // The vectors of both steps of a pair, for the first or the second half of the columns.
     template <int WHICH> void read(int64_t pair, __m512i (&weights)[2]) const {
@@ -66,26 +72,33 @@ class CompactReader {
     }
 
   private:
+    const char* at(int64_t pair) const { return at_ + pair * COMPACT_PAIR; }
+
     const char* at_;
     __m512i upper_;
 };
 
-// For a compact panel, and one block of rows; several ones pass a panel that was unpacked for BfloatDot.
+// For a compact panel and one block of few rows; more rows pass a panel that was unpacked for BfloatDot.
 struct CompactDot : BfloatDot {
     static constexpr bool COMPACT = true;
-    static constexpr int MOST_OF_BOTH_HALVES = 10;  // rows; more go through the halves one after the other
+    static constexpr int MOST_ALONE = 10;  // rows; the sums of more leave no registers for unpacking
     class Unpacking;
 
     // The sums of R rows, without the panel's outliers. `x` is a packed block.
-    template <int R, class Ahead>
-    static void sum_up(const char* panel, const Input* x, int64_t steps, Ahead& ahead, float* sums) {
+    template <int R> static void sum_up(const char* panel, const Input* x, int64_t steps, float* sums) {
+        constexpr int CHAINS = chains_of(R * 2), PAIRS = (CHAINS + 1) / 2;  // of steps at once
         const CompactReader reader(panel);
-        if constexpr (R <= MOST_OF_BOTH_HALVES) {
-            sum_up<R, 0, 2>(reader, x, steps, ahead, sums);
-        } else {
-            sum_up<R, 0, 1>(reader, x, steps, ahead, sums);
-            sum_up<R, 1, 1>(reader, x, steps, ahead, sums);
+        Sum total[CHAINS][R][2] = {};
+        int64_t pair = 0;
+        for (; (pair + PAIRS) * 2 <= steps; pair += PAIRS) {
+#pragma GCC unroll 2
+            for (int next = 0; next < PAIRS; next++) {
+                reader.prefetch(pair + next);
+                add_pair<R>(reader, pair + next, x, 2, 2 * next, total);
+            }
         }
+        for (; 2 * pair < steps; pair++) add_pair<R>(reader, pair, x, steps - 2 * pair > 1 ? 2 : 1, 0, total);
+        put_sums<CompactDot>(total, sums);
     }
 
     // Add the products of the panel's outliers to the sums of a block of rows.
@@ -97,46 +110,17 @@ struct CompactDot : BfloatDot {
     }
 
   private:
-    // The same for HALVES of the columns, from half FIRST on. Alone, a block prefetches the panel some distance ahead;
-    // otherwise both halves share the prefetching of the next panel, which has three lines per pair.
-    template <int R, int FIRST, int HALVES, class Ahead>
-    static void sum_up(const CompactReader& reader, const Input* x, int64_t steps, Ahead& shared, float* sums) {
-        constexpr int CHAINS = chains_of(R * HALVES), PAIRS = (CHAINS + 1) / 2;  // of steps at once
-        Sum total[CHAINS][R][HALVES] = {};
-        Ahead ahead = shared;  // in registers
-        int64_t pair = 0;
-        for (; (pair + PAIRS) * 2 <= steps; pair += PAIRS) {
-#pragma GCC unroll 2
-            for (int next = 0; next < PAIRS; next++) {
-                if constexpr (Ahead::ALONE) {
-                    const char* at = reader.at(pair + next) + PREFETCH_BYTES;
-                    for (int line = 0; line < 3; line++) __builtin_prefetch(at + 64 * line);
-                } else {
-                    if constexpr (FIRST == 0) ahead.step();
-                    ahead.step();
-                }
-                add_pair<R, FIRST, HALVES>(reader, pair + next, x, 2, 2 * next, total);
-            }
-        }
-        for (; 2 * pair < steps; pair++) {
-            add_pair<R, FIRST, HALVES>(reader, pair, x, steps - 2 * pair > 1 ? 2 : 1, 0, total);
-        }
-        shared = ahead;
-        put_sums<CompactDot>(total, sums + FIRST * HALF);
-    }
-
     // Add `count` steps of a pair to the chains from `chain` on.
-    template <int R, int FIRST, int HALVES, int CHAINS>
+    template <int R, int CHAINS>
     static void add_pair(
-        const CompactReader& reader, int64_t pair, const Input* x, int count, int chain, Sum (&total)[CHAINS][R][HALVES]) {
-        __m512i pairs[HALVES][2];
-        reader.read<FIRST>(pair, pairs[0]);
-        if constexpr (HALVES == 2) reader.read<1>(pair, pairs[1]);
+        const CompactReader& reader, int64_t pair, const Input* x, int count, int chain, Sum (&total)[CHAINS][R][2]) {
+        __m512i first[2], second[2];
+        reader.read<0>(pair, first);
+        reader.read<1>(pair, second);
 #pragma GCC unroll 2
         for (int i = 0; i < count; i++) {
-            Weight weight[HALVES];
-            for (int half = 0; half < HALVES; half++) weight[half] = Weight(pairs[half][i]);
-            add_weights<CompactDot, R, HALVES>(weight, x + (2 * pair + i) * R * STEP, total[(chain + i) % CHAINS]);
+            const Weight weight[2] = {Weight(first[i]), Weight(second[i])};
+            add_weights<CompactDot, R, 2>(weight, x + (2 * pair + i) * R * STEP, total[(chain + i) % CHAINS]);
         }
     }
 };
@@ -155,7 +139,8 @@ class CompactDot::Unpacking {
           period_(2 * blocks),
           wait_(period_) {}
 
-    void step() {
+    // Inline, so that the sums around it stay in registers.
+    __attribute__((always_inline)) void step() {
         if (--wait_ > 0) return;
         wait_ = period_;
         if (done_ < steps_) unpack_pair();
@@ -170,9 +155,8 @@ class CompactDot::Unpacking {
     }
 
   private:
-    void unpack_pair() {
-        const char* ahead = reader_.at(done_ / 2) + PREFETCH_BYTES;
-        for (int line = 0; line < 3; line++) __builtin_prefetch(ahead + 64 * line);
+    __attribute__((always_inline)) void unpack_pair() {
+        reader_.prefetch(done_ / 2);
         __m512i first[2], second[2];
         reader_.read<0>(done_ / 2, first);
         reader_.read<1>(done_ / 2, second);

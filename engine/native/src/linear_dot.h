@@ -24,8 +24,7 @@ constexpr int WIDTH = 4;
 constexpr int MOST_SUMS = 16;
 #endif
 
-constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 4;   // of a block
-constexpr int MOST_ALONE = WIDTH == 16 ? 24 : 4;  // of a block without others, with compact weights
+constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 4;  // of a block
 
 typedef float Floats __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Ints __attribute__((vector_size(4 * WIDTH)));

@@ -43,21 +43,18 @@ inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t step
     put_sums<Dot>(total, sums);
 }
 
-// The numbers of rows that a block has: several blocks share rows evenly, and compact panels go by another path then.
-template <class Dot, class Ahead> constexpr int most_rows() {
-    if constexpr (Dot::COMPACT) return Ahead::ALONE ? Dot::MOST_OF_BOTH_HALVES : MOST_ALONE;
+// The numbers of rows that a block has; several blocks share rows evenly.
+template <class Dot> constexpr int most_rows() {
+    if constexpr (Dot::COMPACT) return Dot::MOST_ALONE;
     return MOST_ROWS;
 }
-template <class Dot, class Ahead> constexpr int fewest_rows() {
-    if constexpr (Dot::COMPACT) return Ahead::ALONE ? 1 : Dot::MOST_OF_BOTH_HALVES + 1;
-    return Ahead::ALONE ? 1 : MOST_ROWS / 2;
-}
+template <class Ahead> constexpr int fewest_rows() { return Ahead::ALONE ? 1 : MOST_ROWS / 2; }
 
 // A block of R rows times one whole panel.
 template <class Dot, int R, class Ahead>
 void one_block_times_panel(const char* panel, const typename Dot::Input* x, int64_t steps, Ahead& ahead, float* sums) {
     if constexpr (Dot::COMPACT) {
-        Dot::template sum_up<R>(panel, x, steps, ahead, sums);
+        Dot::template sum_up<R>(panel, x, steps, sums);
     } else {
         constexpr int ALL = PANEL / WIDTH;
         constexpr int C = ALL * R <= MOST_SUMS ? ALL : ALL * R <= 2 * MOST_SUMS ? ALL / 2 : ALL / 4;
@@ -67,10 +64,10 @@ void one_block_times_panel(const char* panel, const typename Dot::Input* x, int6
     }
 }
 
-template <class Dot, class Ahead, int R = most_rows<Dot, Ahead>()>
+template <class Dot, class Ahead, int R = most_rows<Dot>()>
 void block_times_panel(
     int rows, const char* panel, const typename Dot::Input* x, int64_t steps, Ahead& ahead, float* sums) {
-    if constexpr (R > fewest_rows<Dot, Ahead>()) {
+    if constexpr (R > fewest_rows<Ahead>()) {
         if (rows < R) return block_times_panel<Dot, Ahead, R - 1>(rows, panel, x, steps, ahead, sums);
     }
     one_block_times_panel<Dot, R>(panel, x, steps, ahead, sums);
@@ -147,7 +144,7 @@ template <class Dot> class PackedRows {
         : x_(x),
           k_(linear.k),
           steps_((linear.k + Dot::STEP - 1) / Dot::STEP),
-          blocks_(Dot::COMPACT && x.m <= MOST_ALONE ? 1 : (x.m + MOST_ROWS - 1) / MOST_ROWS),
+          blocks_((x.m + MOST_ROWS - 1) / MOST_ROWS),
           values_(work.values.get<Input>(0)),
           scales_(work.scales.get<float>(0)) {}
 
@@ -204,7 +201,7 @@ template <class Kernel, class Dot, class Ahead, class Store>
 inline void blocks_times(
     const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, const char* at, Ahead& ahead,
     Store& store) {
-    alignas(64) float sums[MOST_ALONE * PANEL];
+    alignas(64) float sums[MOST_ROWS * PANEL];
     for (int64_t block = blocks.begin; block < blocks.end; block++) {
         const Range rows = x.rows(block);
         const int64_t m = rows.end - rows.begin;
@@ -234,8 +231,12 @@ inline char* widened_memory(int64_t bytes) {
 template <class Dot> class PanelProducts {
   public:
     PanelProducts(const Linear& linear, const PackedRows<Dot>& x, Range blocks)
-        : linear_(linear), x_(x), blocks_(blocks), count_(blocks.end - blocks.begin) {
-        if (!Dot::COMPACT || count_ == 1) return;
+        : linear_(linear),
+          x_(x),
+          blocks_(blocks),
+          count_(blocks.end - blocks.begin),
+          alone_(x.rows(blocks.end - 1).end - x.rows(blocks.begin).begin <= most_rows<Dot>()) {
+        if (!Dot::COMPACT || alone_) return;
         const int64_t bytes = panel_bytes(BF16, linear.k);
         unpacked_ = widened_memory(2 * bytes);
         other_ = unpacked_ + bytes;
@@ -243,17 +244,23 @@ template <class Dot> class PanelProducts {
 
     // Call `store(rows, sums)` for each block, sums [rows][PANEL]. Meanwhile the panel `next` (-1: none) is prepared.
     template <class Store> void times(int64_t panel, int64_t next, Store store) {
-        if (x_.rows(blocks_.end - 1).end - x_.rows(blocks_.begin).begin <= most_rows<Dot, Alone>()) {
+        if (alone_) {
             Alone alone;
             return blocks_times<Dot>(linear_, x_, blocks_, panel, panel_of(linear_, panel), alone, store);
         }
         if constexpr (Dot::COMPACT) {
-            if (count_ > 1) return times_unpacked(panel, next, store);
+            times_unpacked(panel, next, store);
+        } else {
+            times_packed(panel, next, store);
         }
+    }
+
+  private:
+    template <class Store> void times_packed(int64_t panel, int64_t next, Store& store) {
         const char* fetched = panel_of(linear_, std::max<int64_t>(next, 0));
         const int64_t bytes = next < 0 ? 0 : panel_bytes(linear_.format, linear_.k);
         // The first block would wait for memory while the others have nothing to prefetch: all share the prefetching.
-        Fetch fetch{fetched, fetched + bytes, Dot::COMPACT ? 1 : (STEP_BYTES / 64 + count_ - 1) / count_};
+        Fetch fetch{fetched, fetched + bytes, (STEP_BYTES / 64 + count_ - 1) / count_};
         if constexpr (!std::is_void_v<typename Dot::Widened>) {
             using Widened = typename Dot::Widened;
             const int64_t wide_bytes = x_.steps() * Widened::WIDER * STEP_BYTES;
@@ -266,7 +273,6 @@ template <class Dot> class PanelProducts {
         blocks_times<Dot>(linear_, x_, blocks_, panel, panel_of(linear_, panel), fetch, store);
     }
 
-  private:
     // Both panels are unpacked to the packed format of bfloat16.
     template <class Store> void times_unpacked(int64_t panel, int64_t next, Store& store) {
         using Unpacking = typename Dot::Unpacking;
@@ -282,6 +288,7 @@ template <class Dot> class PanelProducts {
     const PackedRows<Dot>& x_;
     const Range blocks_;
     const int64_t count_;
+    const bool alone_;
     int64_t panel_ = -1;  // at unpacked_
     char* unpacked_ = nullptr;
     char* other_ = nullptr;

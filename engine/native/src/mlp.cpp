@@ -51,7 +51,7 @@ template <class Dot> class Gating {
             const int64_t behind = panels.end < columns_.end ? panels.end : -1;
             const int64_t next = panel + 1 < panels.end ? half_ + panel + 1 : behind;
             products.times(half_ + panel, next, [&](Range rows, const float* sums) {
-                alignas(64) T values[MOST_ALONE * PANEL];
+                alignas(64) T values[MOST_ROWS * PANEL];
                 store_rows(half_ + panel, sums, rows, values);
                 const T* opening = gates(panel - panels.begin, rows);
                 gated_row(opening, values, values, (rows.end - rows.begin) * PANEL, mlp_.activation);
