@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from orcastream.gateway.openai.document import document
 from orcastream.gateway.settings import GatewaySettings
 from orcastream.worker.settings import WorkerSettings
 from tests.k8s.kustomization import OVERLAYS, Document, of_kind, overlay
@@ -71,3 +72,17 @@ def test_the_collector_is_reachable(name: str) -> None:
 def test_keda_can_reach_the_redis_of_dev() -> None:
     (rule,) = policies(overlay("dev"))["redis-ingress"]["ingress"]
     assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}} in rule["from"]
+
+
+def test_https_leads_to_the_api_alone() -> None:
+    [route] = of_kind(overlay("prod"), "HTTPRoute")
+    matches = [match["path"] for rule in route["spec"]["rules"] for match in rule["matches"]]
+    assert {path["type"] for path in matches} == {"PathPrefix", "Exact"}
+    paths = set(document()["paths"])
+    inside = {path for path in paths if path.startswith("/health")} | {"/docs", "/openapi.json"}
+    assert {path for path in paths if any(_matches(path, match) for match in matches)} == paths - inside
+
+
+def _matches(path: str, match: dict[str, str]) -> bool:
+    prefix = match["type"] == "PathPrefix" and path.startswith(f"{match['value']}/")
+    return prefix or path == match["value"]
