@@ -33,6 +33,12 @@ def test_up_starts_the_whole_service_and_profiles_the_rest() -> None:
     assert variables(SERVICES["worker"]["deploy"]["replicas"]) == {"WORKERS": "2"}
 
 
+def test_the_page_stops_the_services_of_profiles_too() -> None:
+    page = (ROOT / "docs" / "compose.md").read_text(encoding="utf-8")
+    [(flags, what)] = re.findall(r"^\| `docker compose (.*)down` \| (stops .*?);", page, re.MULTILINE)
+    assert (flags, what) == ("--profile '*' ", "stops everything")
+
+
 def test_gateway_and_worker_need_only_redis() -> None:
     assert needed_by("gateway", "worker") == {"gateway", "worker", "redis"}
 
