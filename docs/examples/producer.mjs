@@ -4,7 +4,8 @@
 //   npm install && node producer.mjs --url redis://localhost:6379/0 --model orca-demo "[1, 17, 42]"
 //
 // Prints one line per run of new tokens, `tokens <choice> <position> [ids]`, then `finished {...}` or `error {...}`.
-// Exit status: 0 finished, 1 ended with an error, 2 no end in time, 3 the log contradicts what was already printed.
+// Exit status: 0 finished, 1 ended with an error, 2 no end in time, 3 the log contradicts what was already printed,
+// 4 not confirmed by Redis.
 import { randomUUID } from "node:crypto";
 import { parseArgs } from "node:util";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -25,7 +26,10 @@ const { values: options, positionals } = parseArgs({
     deadline: { type: "string", default: "60" }, // seconds from now
   },
 });
-if (positionals.length !== 1) throw new Error('usage: node producer.mjs [--model NAME] "[1, 17, 42]"');
+if (positionals.length !== 1) {
+  console.error('usage: node producer.mjs [--model NAME] "[1, 17, 42]"');
+  process.exit(4);
+}
 const prompt = JSON.parse(positionals[0]);
 const deadlineMs = Number(options.deadline) * 1000;
 const graceMs = 5000; // how much longer than the deadline we wait for the event that says so
@@ -73,10 +77,16 @@ function fold(event) {
   }
 }
 
-// A lost connection is not repaired behind our back: a repeated XADD would post the request twice.
-const client = createClient({ url: options.url, RESP: 2, disableOfflineQueue: true });
+// No command is repeated behind our back: a repeated XADD would post the request twice.
+const entries = []; // of the stream, that are the request
+const client = createClient({
+  url: options.url,
+  RESP: 2,
+  disableOfflineQueue: true,
+  // Before it has posted, it gives up; afterwards it connects until its deadline.
+  socket: { reconnectStrategy: (retries, cause) => (entries.length > 0 ? Math.min(200 * retries, 2000) : cause) },
+});
 client.on("error", (error) => console.error(`redis: ${error.message}`));
-await client.connect();
 const asBytes = { typeMapping: { [RESP_TYPES.BLOB_STRING]: Buffer } };
 
 /** The fields of the request entry; its deadline is on the server's clock. */
@@ -92,8 +102,6 @@ async function entry() {
   const fields = ["id", options.id, "v", "1", "deadline", String(Math.floor(deadline))];
   return [...fields, "payload", Buffer.from(encode(payload))];
 }
-
-const entries = []; // of the stream, that are the request
 
 async function post() {
   entries.push(await client.sendCommand(["XADD", stream, "*", ...fields]));
@@ -180,13 +188,14 @@ async function follow() {
 
 let fields;
 try {
+  await client.connect();
   fields = await entry();
   await post();
   process.exitCode = await follow();
 } catch (error) {
-  if (!(error instanceof Conflict)) throw error;
-  console.error(`reply_conflict: ${error.message}`);
-  process.exitCode = 3;
+  if (entries.length > 0 && !(error instanceof Conflict)) throw error;
+  console.error(`${entries.length > 0 ? "reply_conflict" : "not confirmed"}: ${error.message}`);
+  process.exitCode = entries.length > 0 ? 3 : 4;
 } finally {
-  client.destroy();
+  if (client.isOpen) client.destroy();
 }

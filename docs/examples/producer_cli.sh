@@ -4,7 +4,7 @@
 #   ./producer_cli.sh orca-demo "$(orcastream tokenize --chat 'Count from 3 to 7.')"
 #
 # Environment: REDIS_URL, MAX_TOKENS, DEADLINE_S, REQUEST_ID, NAMESPACE. Needs bash, redis-cli, gzip, od.
-# Exit status: 0 finished, 1 ended with an error, 2 no end in time.
+# Exit status: 0 finished, 1 ended with an error, 2 no end in time, 4 not confirmed by Redis.
 #
 # This prints events as they stand in the log. A program that uses the tokens must fold them by `position` (see
 # producer_redis.py): after a takeover runs may overlap, and only the part behind what it has is new.
@@ -21,13 +21,18 @@ redis() { redis-cli -u "${REDIS_URL:-redis://localhost:6379/0}" --raw "$@"; }
 lane=$(printf %s "$id" | gzip -c | tail -c 8 | od -An -N1 -tx1 | tr -d ' \n')
 log="$namespace:reply:{$lane}:$id"
 
+not_confirmed() { echo "not confirmed: $1" >&2; exit 4; }
+
 # The deadline is on the server's clock: the first line of TIME is seconds.
-deadline=$(($(redis TIME | head -n 1) + ${DEADLINE_S:-60}))
+now=$(redis TIME) || not_confirmed "no answer from Redis"
+now=${now%%$'\n'*}
+[[ $now =~ ^[0-9]+$ ]] || not_confirmed "$now"
+deadline=$((now + ${DEADLINE_S:-60}))
 
 posted=$(redis XADD "$namespace:{$model}:requests:normal" '*' \
   id "$id" v 1 deadline "${deadline}000" \
-  payload "{\"prompt\":$prompt,\"max_tokens\":${MAX_TOKENS:-64},\"temperature\":0}")
-[[ $posted =~ ^[0-9]+-[0-9]+$ ]] || { echo "not posted: $posted" >&2; exit 2; }
+  payload "{\"prompt\":$prompt,\"max_tokens\":${MAX_TOKENS:-64},\"temperature\":0}") || not_confirmed "no answer from Redis"
+[[ $posted =~ ^[0-9]+-[0-9]+$ ]] || not_confirmed "$posted"
 
 cursor=0-0
 give_up=$((SECONDS + ${DEADLINE_S:-60} + 5))

@@ -4,7 +4,8 @@
     python producer_redis.py --url redis://localhost:6379/0 --model orca-demo "[1, 17, 42]"
 
 Prints one line per run of new tokens, `tokens <choice> <position> [ids]`, then `finished {...}` or `error {...}`.
-Exit status: 0 finished, 1 ended with an error, 2 no end in time, 3 the log contradicts what was already printed.
+Exit status: 0 finished, 1 ended with an error, 2 no end in time, 3 the log contradicts what was already printed, 4 not
+confirmed by Redis.
 """
 
 import argparse
@@ -163,7 +164,11 @@ def main() -> int:
     request_id = args.id or uuid.uuid4().hex
     # Without retries: a repeated XADD would post the request twice. (Workers drop the second, but why ask.)
     with redis.Redis.from_url(args.url, retry=Retry(NoBackoff(), 0), socket_timeout=5) as connection:
-        posted = Posted(connection, args, request_id)
+        try:
+            posted = Posted(connection, args, request_id)
+        except redis.RedisError as error:
+            print(f"not confirmed: {error}", file=sys.stderr)
+            return 4
         try:
             return follow(connection, posted, time.monotonic() + args.deadline + GRACE_S)
         except Conflict as conflict:

@@ -21,6 +21,7 @@ from orcastream.schemas.keys import CLASSES, GROUP, Keys
 from orcastream.schemas.request import GenerationRequest
 from orcastream.schemas.stopping import FinishReason
 from tests.docs.producers import MODEL, PROMPT, Producer, end_of, redis_cli, told
+from tests.ports import free_port
 from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.server
@@ -220,6 +221,23 @@ def test_the_pages_commands_post_and_cancel(server: RedisServer, client: Any) ->
     assert 0 < client.pttl(KEYS.cancel(request.id)) <= 60_000
     [[_, wake_up]] = client.xrange(KEYS.control)
     assert wake_up == {b"type": b"cancel", b"target": b"my-request-1"}
+
+
+def test_redis_does_not_take_the_request(producer: Producer, server: RedisServer, client: Any) -> None:
+    """One line says why, whether there is no server, or one that refuses the entry or every command."""
+    client.config_set("requirepass", "secret")
+    try:
+        refused = end_of(producer.start(server.url))
+    finally:
+        client.config_set("requirepass", "")
+    absent = end_of(producer.start(f"redis://127.0.0.1:{free_port()}/0"))
+    client.set(KEYS.requests("normal"), "not a stream")
+    wrong = end_of(producer.start(server.url))
+    client.delete(KEYS.requests("normal"))
+    for (status, lines, err), why in ((refused, "auth"), (absent, "onnect"), (wrong, "WRONGTYPE|against a key")):
+        assert (status, lines) == (4, []), err
+        assert re.search(f"(?im)^not confirmed: .*({why}|no answer from Redis)", err), err
+        assert "Traceback" not in err
 
 
 def test_no_worker_answers(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> None:
