@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 
+from orcastream.cli.command import warn
 from orcastream.cli.console.output import show_one
 from orcastream.cli.console.run import FLAGS
 from orcastream.cli.keys.kept import Kept, run_with_keys
@@ -12,7 +13,9 @@ from orcastream.gateway.admission.api_key import Grant, digest, new_key
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Create the key, store its hash, print the key."""
+    """Create the key, store its hash, print the key, and on standard error what it allows: a limit may come from a
+    variable that was set for another command.
+    """
     settings = load_settings(NewKeySettings, arguments, "keys new", FLAGS)
     expires = None if settings.expires_in_s is None else int(time.time()) + settings.expires_in_s
     grant = Grant(
@@ -29,9 +32,11 @@ def main(arguments: Sequence[str]) -> int:
 
     async def add(kept: Kept) -> None:
         await kept.add(digest(key), grant)
+        allowed = grant.model_dump(mode="json", exclude_none=True)
         if settings.as_json:
-            show_one({"key": key, "sha256": digest(key), **grant.model_dump(exclude_none=True)}, as_json=True)
+            show_one({"key": key, "sha256": digest(key), **allowed}, as_json=True)
         else:
             print(key)
+            warn("orcastream keys new", ", ".join(f"{name} {value}" for name, value in allowed.items()))
 
     return run_with_keys(settings, add)
