@@ -51,7 +51,7 @@ class RedisAddress:
         """Parse `url`; raise ValueError, with what is allowed, if it is invalid or has parts that redis-py ignores."""
         scheme, _, rest = url.partition("://")
         plain, _, kind = scheme.lower().partition("+")
-        if kind == "":
+        if not kind and plain in ("redis", "rediss", "unix"):
             return cls(Mode.SERVER, _checked(url, _SERVER))
         if plain not in ("redis", "rediss") or kind not in ("sentinel", "cluster"):
             raise ValueError(f"{_SERVER}; {_SENTINEL}; {_CLUSTER}")

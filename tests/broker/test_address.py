@@ -1,5 +1,8 @@
 """How a Redis URL is resolved."""
 
+import re
+
+import pytest
 from redis.asyncio.connection import SSLConnection
 
 from orcastream.broker.address import Mode, RedisAddress
@@ -35,3 +38,11 @@ def test_nodes_of_a_cluster() -> None:
     assert address.hosts == (("one", 6379), ("::1", 2))
     tls = {"connection_class": SSLConnection, "ssl_ca_certs": "/ca.pem"}
     assert address.options == {"username": "user", "password": "word", **tls}
+
+
+@pytest.mark.parametrize(
+    "url", ["sentinel://one:26379/service", "redis-cluster://one", "redis+other://one", "one:6379"]
+)
+def test_an_unknown_scheme_is_answered_with_all_that_exist(url: str) -> None:
+    with pytest.raises(ValueError, match=re.escape("redis+sentinel://") + ".*" + re.escape("redis+cluster://")):
+        RedisAddress.parse(url)
