@@ -1,6 +1,7 @@
 """Errors of a device or a host without enough memory."""
 
 import errno
+from traceback import clear_frames
 
 import torch
 
@@ -15,3 +16,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in _OF_THE_HOST)
+
+
+def release(error: BaseException) -> None:
+    """Free the memory of the attempt that ended with `error`: until it is handled, its traceback refers to that."""
+    clear_frames(error.__traceback__)
+    torch.cuda.empty_cache()

@@ -12,7 +12,7 @@ from orcastream.engine.batch.iteration import Drawn, Launched, Pending, Prepared
 from orcastream.engine.batch.prompt_rows import PromptChunk, PromptItem
 from orcastream.engine.batch.transfer import all_copied, copied
 from orcastream.engine.kv.cache import KVCache
-from orcastream.engine.memory_errors import is_out_of_memory
+from orcastream.engine.memory_errors import is_out_of_memory, release
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.record import Stopwatch
 from orcastream.engine.request import Request, RequestState
@@ -153,7 +153,7 @@ class Executor:
         except Exception as error:
             if len(rows) == 1 or not is_out_of_memory(error):
                 raise
-            torch.cuda.empty_cache()
+            release(error)
             self._draw(launched, logits, rows[: len(rows) // 2], masks, drawn)
             self._draw(launched, logits, rows[len(rows) // 2 :], masks, drawn)
             return

@@ -2,12 +2,10 @@
 
 import logging
 
-import torch
-
 from orcastream.engine.batch.executor import Executor
 from orcastream.engine.batch.iteration import Pending, Prepared
 from orcastream.engine.lost_device import LOST_DEVICE
-from orcastream.engine.memory_errors import is_out_of_memory
+from orcastream.engine.memory_errors import is_out_of_memory, release
 from orcastream.engine.record import Stopwatch
 from orcastream.engine.request import RequestState
 from orcastream.engine.schedule.plan import Plan
@@ -102,8 +100,8 @@ class Launcher:
         """
         if not is_out_of_memory(error):
             return False
+        release(error)  # before requests are swapped out, which takes some memory
         if not self._scheduler.relieve(plan):
             raise error
         _log.warning("no memory for %d tokens of %d requests: continuing with fewer", plan.num_tokens, len(plan))
-        torch.cuda.empty_cache()
         return True

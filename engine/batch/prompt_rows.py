@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from orcastream.engine.batch.transfer import copied
-from orcastream.engine.memory_errors import is_out_of_memory
+from orcastream.engine.memory_errors import is_out_of_memory, release
 from orcastream.engine.request import Request
 from orcastream.engine.sampling.likeliest import num_above, ranked
 
@@ -68,7 +68,7 @@ def _items(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[Prom
     except Exception as error:
         if len(tokens) == 1 or not is_out_of_memory(error):
             raise
-        torch.cuda.empty_cache()
+        release(error)
         half = len(tokens) // 2
         return _items(logits[:half], tokens[:half], count) + _items(logits[half:], tokens[half:], count)
     if not all(isfinite(total) for total, _ in ranks):

@@ -1,6 +1,7 @@
 """An iteration planned while the previous one computes generates the same tokens, one call later."""
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 import torch
 
 from orcastream.engine import OrcaEngine, Request, TokenEvent
-from orcastream.engine.batch import executor
+from orcastream.engine.batch import executor, prompt_rows
 from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.batch.iteration import Drawn, Pending
 from orcastream.engine.memory_errors import is_out_of_memory
+from orcastream.engine.sampling.likeliest import ranked
 from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample
 from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, break_row, crowd, request, run, tokens
@@ -220,6 +222,36 @@ def test_without_memory_for_sampling_fewer_rows_are_sampled_at_a_time(
     monkeypatch.setattr(executor, "sample", limited)
     assert run(make_engine(num_blocks=256), *crowd()) == expected
     assert max(counts) > 2
+
+
+def test_a_failed_attempt_leaves_its_memory_to_the_next(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error's traceback refers to the tensors of the attempt while the error is handled."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    failed: set[str] = set()
+
+    def attempts(compute: Callable[..., Any], is_too_large: Callable[..., bool]) -> Callable[..., Any]:
+        def attempt(*arguments: Any) -> Any:
+            assert not any(each() is not None for each in made)
+            tensor = torch.empty(1)
+            made.append(weakref.ref(tensor))
+            if is_too_large(*arguments):
+                failed.add(compute.__name__)
+                no_device_memory()
+            return compute(*arguments)
+
+        return attempt
+
+    engine = make_engine(num_blocks=256, overlap="off")
+    forward, relieve = engine._runner.forward, engine._scheduler.relieve
+    monkeypatch.setattr(engine._runner, "forward", attempts(forward, lambda batch: batch.input_ids.shape[1] > 10))
+    monkeypatch.setattr(engine._scheduler, "relieve", attempts(relieve, lambda plan: False))
+    monkeypatch.setattr(executor, "sample", attempts(sample, lambda logits, rows, *more: len(rows) > 1))
+    monkeypatch.setattr(prompt_rows, "ranked", attempts(ranked, lambda logits, rows, count: len(rows) > 2))
+    asking = Request("asking", tuple(range(9)), SamplingParams(max_tokens=2), prompt_logprobs=1)
+    run(engine, *crowd(), asking)
+    assert failed == {"forward", "sample", "ranked"}
 
 
 @pytest.mark.parametrize("fail", [no_device_memory, no_host_memory])
