@@ -29,14 +29,13 @@ class LayerCache:
         return tuple(part for part in parts if part is not None)
 
     def like(self, num_blocks: int, device: torch.device) -> "LayerCache":
-        """Return an uninitialized one for `num_blocks` blocks, in page-locked memory if on the host of a CUDA cache."""
-        pin = device.type == "cpu" and self.keys.device.type == "cuda"
+        """Return an uninitialized one for `num_blocks` blocks."""
 
         def make(part: torch.Tensor | None) -> torch.Tensor | None:
             if part is None:
                 return None
             shape = (*part.shape[:BLOCK_AXIS], num_blocks, *part.shape[BLOCK_AXIS + 1 :])
-            return torch.empty(shape, dtype=part.dtype, device=device, pin_memory=pin)
+            return torch.empty(shape, dtype=part.dtype, device=device)
 
         keys, values = make(self.keys), make(self.values)
         assert keys is not None

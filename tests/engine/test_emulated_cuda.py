@@ -212,6 +212,14 @@ def test_preempted_requests_get_the_same_tokens(preemption: Any, kv_cache_dtype:
     assert (engine.stats().swaps > 0) == (preemption == "swap")
 
 
+def test_the_host_cache_is_ordinary_memory(cuda: EmulatedCuda) -> None:
+    """torch rounds each piece of page-locked memory up to a power of two."""
+    engine = OrcaEngine(EngineConfig("tiny", host_cache_memory=2**16, **SETTINGS), model_of("llama").to("cuda"))
+    (group,) = engine.cache.groups
+    assert group.store is not None
+    assert not any(part.is_pinned() for layer in group.store.host for part in layer.tensors)
+
+
 def test_a_model_that_waits_for_the_device_runs_without_graphs(cuda: EmulatedCuda) -> None:
     """In float32 the experts of Mixtral make the host wait. The failed capture leaves the current stream unchanged."""
     model = model_of("mixtral").to("cuda")
