@@ -2,7 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -102,17 +104,37 @@ class CudaRecorder:
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
-        """Compute once as a warm-up, which compiles kernels and makes libraries allocate, then capture."""
+        """Compute once as a warm-up, which compiles kernels and makes libraries allocate, once to see whether it waits
+        for the device, then capture. Raises RuntimeError if it waits."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             compute()
+            with _no_waits():
+                compute()
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         # If a capture fails, torch leaves its own stream current; the outer block restores the previous one.
         with torch.cuda.stream(current), torch.cuda.graph(graph, pool=self._pool):
             result = compute()
         return graph.replay, result
+
+
+@contextmanager
+def _no_waits() -> Iterator[None]:
+    """Let operators that wait for the device raise RuntimeError.
+
+    In a capture they would fail, too, but a failed capture keeps its memory, and with torch 2.11 every later
+    `torch.cuda.empty_cache()` fails (https://github.com/pytorch/pytorch/pull/180395).
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that not all waits are detected
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def ladder(largest: int) -> list[int]:

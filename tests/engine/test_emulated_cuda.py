@@ -221,7 +221,8 @@ def test_the_host_cache_is_ordinary_memory(cuda: EmulatedCuda) -> None:
 
 
 def test_a_model_that_waits_for_the_device_runs_without_graphs(cuda: EmulatedCuda) -> None:
-    """In float32 the experts of Mixtral make the host wait. The failed capture leaves the current stream unchanged."""
+    """In float32 the experts of Mixtral make the host wait. No capture begins: a failed one would spoil the allocator,
+    which the second engine uses."""
     model = model_of("mixtral").to("cuda")
     engine = OrcaEngine(EngineConfig("tiny", **SETTINGS), model)
     assert engine._runner.graphs is None

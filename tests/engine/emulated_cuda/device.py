@@ -26,8 +26,9 @@ class EmulatedCuda:
 
     `waited` has an entry for each time that the host waits for the device: the reason and the caller, as
     `file.py:line`. `total_memory`, `allocated` and `peak` are bytes. `capturing` is the graph that records the work, if
-    any, and `broken` says that its capture cannot succeed. `pinned` has the addresses of page-locked memory. `dispatch`
-    performs one of torch's operations (operations.py).
+    any, and `broken` says that its capture cannot succeed. `spoiled` says that a capture has failed, `refuses_waits`
+    that waits are errors. `pinned` has the addresses of page-locked memory. `dispatch` performs one of torch's
+    operations (operations.py).
     """
 
     total_memory: int
@@ -36,6 +37,8 @@ class EmulatedCuda:
     streams: "weakref.WeakSet[Stream]" = field(default_factory=weakref.WeakSet)
     capturing: CUDAGraph | None = None
     broken: bool = False
+    spoiled: bool = False
+    refuses_waits: bool = False
     waited: list[tuple[str, str]] = field(default_factory=list)
     allocated: int = 0
     peak: int = 0
@@ -59,13 +62,25 @@ class EmulatedCuda:
     def waits(self, reason: str) -> None:
         """Record in `waited` that the host waits for the device; the caller then runs the work.
 
-        During a capture, raises torch.AcceleratorError and spoils the capture.
+        During a capture, raises torch.AcceleratorError and spoils the capture. Raises RuntimeError with
+        `refuses_waits`.
         """
         if self.capturing is not None:
             self.broken = True
             message = "CUDA error: operation not permitted when stream is capturing"
             raise torch.AcceleratorError(f"{message} ({reason})")
+        if self.refuses_waits:
+            raise RuntimeError("called a synchronizing CUDA operation")
         self.waited.append((reason, _caller()))
+
+    def set_sync_debug_mode(self, mode: int | str) -> None:
+        """Refuse waits if `mode` is `error` or 2."""
+        self.refuses_waits = mode in ("error", 2)
+
+    def empty_cache(self) -> None:
+        """Do nothing: no memory is cached. Raises RuntimeError once a capture has failed, as with torch 2.11."""
+        if self.spoiled:
+            raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
 
     def synchronize(self, device: object = None) -> None:
         """Make the host wait for all streams. Raises torch.AcceleratorError during a capture."""

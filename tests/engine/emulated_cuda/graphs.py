@@ -33,6 +33,7 @@ class CUDAGraph:
         device = registry.current()
         device.capturing = None
         if device.broken:
+            device.spoiled = True
             raise torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
         self._captured = True
 

@@ -63,6 +63,8 @@ def _patch_cuda(patch: pytest.MonkeyPatch, emulated: EmulatedCuda) -> None:
         "CUDAGraph": CUDAGraph,
         "graph_pool_handle": lambda: (0, 1),
         "is_current_stream_capturing": lambda: emulated.capturing is not None,
+        "get_sync_debug_mode": lambda: 2 * emulated.refuses_waits,
+        "set_sync_debug_mode": emulated.set_sync_debug_mode,
         **_memory_functions(emulated),
     }.items():
         patch.setattr(torch.cuda, name, value)
@@ -76,7 +78,7 @@ def _memory_functions(emulated: EmulatedCuda) -> dict[str, Callable[..., Any]]:
         "memory_reserved": lambda device=None: emulated.allocated,
         "max_memory_allocated": lambda device=None: emulated.peak,
         "reset_peak_memory_stats": emulated.reset_peak,
-        "empty_cache": lambda: None,
+        "empty_cache": emulated.empty_cache,
     }
 
 
