@@ -31,6 +31,7 @@ from orcastream.engine.model.passes.pack_linears import packed_memory
 from orcastream.engine.model.prepare import prepare_model
 from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
 from orcastream.engine.model.support import refuse_unsupported
+from orcastream.engine.model.warm_up import warm_up
 from orcastream.engine.native.large_pages import into_large_pages
 from orcastream.engine.offline import generate
 from orcastream.engine.operators import Operators
@@ -75,6 +76,8 @@ class OrcaEngine:
         self.adapters = self._runner.adapters = Adapters.of(config, self._runner)
         """Loads LoRA adapters for requests; None if `max_adapters` is 0."""
         self.cache = make_cache(self._runner, config, max_model_len)
+        if self.device.type == "cuda":
+            warm_up(self._runner, self.cache)
         self._runner.graphs = make_graphs(config, self._runner, self.cache)
         self.eos_token_ids = eos_token_ids(model)
         self.limits = ModelLimits(

@@ -182,6 +182,16 @@ def test_the_host_waits_only_for_tokens(requests: Callable[[], list[Request]], c
     assert count == engine.stats().iterations
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_no_kernel_is_compiled_while_requests_wait(kv_cache_dtype: Any, cuda: EmulatedCuda) -> None:
+    """Without graphs, and without the pass that measures memory, both of which compile some."""
+    settings = {**SETTINGS, "kv_cache_dtype": kv_cache_dtype, "cuda_graphs": "off"}
+    engine = OrcaEngine(EngineConfig("tiny", **settings), model_of("gemma2").to("cuda"))
+    compiled = set(cuda.kernels)
+    on_the_device(engine, random())
+    assert cuda.kernels == compiled
+
+
 def test_the_host_draws_if_the_kernel_does_not_compile(cuda: EmulatedCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("PassManager::run failed")

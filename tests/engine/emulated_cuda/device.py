@@ -27,7 +27,8 @@ class EmulatedCuda:
     `waited` has an entry for each time that the host waits for the device: the reason and the caller, as
     `file.py:line`. `total_memory`, `allocated` and `peak` are bytes. `capturing` is the graph that records the work, if
     any, and `broken` says that its capture cannot succeed. `spoiled` says that a capture has failed, `refuses_waits`
-    that waits are errors. `pinned` has the addresses of page-locked memory. `dispatch` performs one of torch's
+    that waits are errors. `kernels` has the name, types and constants of each Triton kernel launched so far, which a
+    GPU would have compiled. `pinned` has the addresses of page-locked memory. `dispatch` performs one of torch's
     operations (operations.py).
     """
 
@@ -39,6 +40,7 @@ class EmulatedCuda:
     broken: bool = False
     spoiled: bool = False
     refuses_waits: bool = False
+    kernels: set[tuple[object, ...]] = field(default_factory=set)
     waited: list[tuple[str, str]] = field(default_factory=list)
     allocated: int = 0
     peak: int = 0

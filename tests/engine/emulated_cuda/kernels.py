@@ -51,6 +51,7 @@ def _launch(run: Callable[..., object], executor: Any, args: tuple[Any, ...], kw
         return
     if not all(isinstance(each, CudaTensor) for each in tensors):
         raise ValueError("Pointer argument cannot be accessed from Triton (cpu tensor?)")
+    current().kernels.add((executor.fn.__name__, *[each.dtype for each in tensors], *kwargs.items()))
     current().launch(partial(run, executor, *memory_of(args), **memory_of(kwargs)))
 
 
