@@ -7,7 +7,7 @@ from typing import Final
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.server_state import ServerState
 from orcastream.gateway.errors import NOT_ADMITTED
-from orcastream.schemas.errors import SERVICE_FAULTS
+from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Terminal
 from orcastream.schemas.keys import CLASSES
 from orcastream.telemetry import names
@@ -85,7 +85,7 @@ class ModelMetrics:
         for priority_class in CLASSES:
             for code in _BROKEN:
                 self._broken.add(0, {**self._of_class(priority_class), **_of_error(self._model, code)})
-        self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
+        self._ends = EndMetrics(model, CLASSES, tuple(ErrorCode))
         self._dead = counter(names.DEAD_LETTERS)
         self._dead.add(0, self._labels)
         self._streams = 0

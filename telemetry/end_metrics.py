@@ -1,6 +1,6 @@
 """Metrics recorded when a request's terminal event is written, by whichever service wrote it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from orcastream.telemetry.histograms import histogram
 from orcastream.telemetry.instruments import Attributes, Values, attributes, observe
@@ -10,12 +10,11 @@ from orcastream.telemetry.names import OPERATION, PROVIDER, REQUEST_DURATION, RE
 class EndMetrics:
     """Metrics of the ends of one model's requests."""
 
-    def __init__(self, model: str, classes: Iterable[str], faults: Iterable[str]) -> None:
-        """`faults`: outcomes that alerts watch. Their series start at 0: a series' first value is no increase."""
+    def __init__(self, model: str, classes: Iterable[str], outcomes: Sequence[str]) -> None:
+        """`outcomes`: all that may occur. Their series start at 0: a series' first value is no increase."""
         self._model = model
         self._duration = histogram(REQUEST_DURATION)
-        outcomes = tuple(faults)
-        self._ended = {(one, outcome): 0 for one in (None, *classes) for outcome in outcomes}
+        self._ended = {(one, str(outcome)): 0 for one in (None, *classes) for outcome in outcomes}
         observe(REQUESTS_ENDED, self._read)
 
     def ended(self, priority_class: str | None, outcome: str, error: str | None, duration_s: float | None) -> None:

@@ -6,9 +6,10 @@ from typing import Final
 
 from orcastream.broker.cleanup import BURIED
 from orcastream.engine import EngineStats, IterationRecord, Timeline
-from orcastream.schemas.errors import SERVICE_FAULTS, ErrorCode
+from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Terminal
 from orcastream.schemas.keys import CLASSES
+from orcastream.schemas.stopping import FinishReason
 from orcastream.telemetry import names
 from orcastream.telemetry.end_metrics import EndMetrics
 from orcastream.telemetry.histograms import histogram
@@ -45,7 +46,7 @@ class WorkerMetrics:
         self._wait = histogram(names.WAIT_DURATION).at(self._labels)
         self._prefill = histogram(names.PREFILL_DURATION).at(self._labels)
         self._decode = histogram(names.DECODE_DURATION).at(self._labels)
-        self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
+        self._ends = EndMetrics(model, CLASSES, (*FinishReason, *ErrorCode))
         self._renewals = counter(names.LEASE_RENEWALS)
         self._renewed, self._lost = (
             plain({Attribute.MODEL: model, Attribute.OUTCOME: outcome}) for outcome in ("renewed", "lost")

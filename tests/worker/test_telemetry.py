@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from orcastream.schemas.codec import Form
-from orcastream.schemas.errors import SERVICE_FAULTS
+from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Started, encode_event
 from orcastream.schemas.keys import CLASSES
+from orcastream.schemas.stopping import FinishReason
 from orcastream.telemetry import names
 from orcastream.telemetry.names import METRICS, WORKER, Attribute, Kind, Metric
 from orcastream.worker.main import ENGINE_FAILED
@@ -60,6 +61,19 @@ def newest(receiver: OtlpReceiver, metric: Metric, attribute: Attribute) -> dict
     return {point.attributes[attribute]: point.value for point in points}
 
 
+def ended(receiver: OtlpReceiver) -> dict[str, float]:
+    """Return the last number of ended requests for each outcome, over all classes."""
+    last = {
+        (point.attributes.get(Attribute.REQUEST_CLASS), point.attributes[Attribute.OUTCOME]): point.value
+        for point in receiver.points
+        if point.name == names.REQUESTS_ENDED.name
+    }
+    counts = dict.fromkeys((outcome for _, outcome in last), 0.0)
+    for (_, outcome), count in last.items():
+        counts[outcome] += count
+    return counts
+
+
 def test_metrics_match_names_with_their_units_buckets_and_attributes(
     producer: Producer, start_worker: StartWorker, receiver: OtlpReceiver
 ) -> None:
@@ -90,10 +104,7 @@ def test_metrics_match_names_with_their_units_buckets_and_attributes(
         seen.setdefault(point.name, set()).update(point.attributes)
         assert point.attributes.get(Attribute.MODEL, MODEL) == MODEL
     assert seen == {metric.name: set(map(str, metric.attributes)) for metric in EXPECTED.values()}
-    assert newest(receiver, names.REQUESTS_ENDED, Attribute.OUTCOME) == {
-        **dict.fromkeys(SERVICE_FAULTS, 0),
-        **outcomes,
-    }
+    assert ended(receiver) == {**dict.fromkeys([*FinishReason, *ErrorCode], 0), **outcomes}
     assert newest(receiver, names.REFUSALS, Attribute.ERROR_TYPE) == {"invalid_request": 1, "unsupported_version": 0}
     for metric, count in {
         names.DEAD_LETTERS: 1,
