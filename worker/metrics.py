@@ -167,11 +167,10 @@ class WorkerMetrics:
             if token_s is not None:
                 self._prefill.record(token_s - chunk_s)
                 self._decode.record(ended_s - token_s)
-        if terminal.error is None and times.first_logged_s is not None and not continued:
+        if terminal.error is None and token_s is not None and times.terminal_made_s is not None and not continued:
             longest = max(ending.tokens for ending in terminal.endings)
-            if longest > 1:
-                per_token_s = (ended_s - times.first_logged_s) / (longest - 1)
-                self._per_token[priority_class].record(per_token_s)
+            if longest > 1:  # computed times: what is published only at the end is logged all at once
+                self._per_token[priority_class].record((times.terminal_made_s - token_s) / (longest - 1))
 
     def buried(self) -> None:
         """Count an entry that was set aside."""
