@@ -16,6 +16,7 @@ from orcastream.cli.stack import Stack
 from orcastream.cli.standard_streams import print_or_drop
 from orcastream.cli.stop_signals import KILLED, StopSignals, stopped_or_killed
 from orcastream.cli.up_settings import UpSettings
+from orcastream.telemetry.logs import json_time
 from orcastream.telemetry.version import own_version
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
@@ -118,6 +119,5 @@ class JsonLines(Lines):
         except ValueError:
             fields = None
         if not isinstance(fields, dict):
-            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            fields = {"time": now, "level": "info", "logger": "orcastream.up", "message": line}
+            fields = {"time": json_time(time.time()), "level": "info", "logger": "orcastream.up", "message": line}
         return json.dumps({**fields, "process": name})

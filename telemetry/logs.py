@@ -5,6 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from opentelemetry import trace
@@ -31,6 +32,11 @@ def trace_fields(context: SpanContext) -> dict[str, str]:
     if not context.is_valid:
         return {}
     return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
+
+
+def json_time(unix_s: float) -> str:
+    """Return a time as in JSON lines: RFC 3339 with milliseconds, in local time with its offset."""
+    return datetime.fromtimestamp(unix_s).astimezone().isoformat(timespec="milliseconds")
 
 
 def set_up_logging(level: str, form: LogForm, *, content: bool = False) -> None:
@@ -71,7 +77,7 @@ class _TextFormatter(_Formatter):
 class _JsonFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "time": json_time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -43,6 +44,13 @@ def test_lines_carry_the_current_trace_or_their_subjects_trace(start: Callable[[
     assert "trace_id" not in without
     assert inside.items() >= {"message": "inside", "level": "info", "request": "r1", **TRACE}.items()
     assert about.items() >= TRACE.items()
+
+
+def test_the_time_of_a_json_line_is_rfc_3339_with_milliseconds(start: Callable[[LogForm], Lines]) -> None:
+    lines = start("json")
+    logging.getLogger("orcastream.test").info("now")
+    [line] = map(json.loads, lines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", line["time"])
 
 
 def test_a_text_line_is_one_line_of_words(start: Callable[[LogForm], Lines]) -> None:
