@@ -62,7 +62,8 @@ class FollowedLog:
             counts, checksums = fold.progress()
             started = event if is_new_epoch and isinstance(event, Started) else None
             terminal = event if isinstance(event, Terminal) else None
-            self.state.publish(Update(counts, checksums, event_id.epoch, runs, started, terminal, prompt))
+            epoch, arrived_s = event_id.epoch, self.checked_at
+            self.state.publish(Update(counts, checksums, epoch, runs, started, terminal, prompt, arrived_s))
         if self.state.reread_until is not None and event_id >= self.state.reread_until:
             self.state.reread_until = None
 

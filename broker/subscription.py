@@ -27,6 +27,8 @@ class Update(NamedTuple):
     terminal: Terminal | None = None
     prompt: PromptRun | None = None
     """More of the prompt's log probabilities, which come alone."""
+    arrived_s: float = float("-inf")
+    """When this process read it, in seconds of the event loop's clock; unknown if it stands for several."""
 
     @property
     def resume_id(self) -> str:
@@ -90,7 +92,7 @@ class ReplyState:
         """Return the dropped updates as if all had arrived at once in the newest epoch."""
         if self._begun is None or self._last is None:
             return []
-        counts, checksums, epoch, *_, terminal, _ = self._last
+        counts, checksums, epoch, *_, terminal, _, _ = self._last
         none = (0,) * len(counts)
         begun = self._begun._replace(counts=none, checksums=none)
         runs = tuple([Run(choice, 0, tuple(self.fold.tokens[choice][:n])) for choice, n in enumerate(counts) if n])

@@ -8,28 +8,33 @@ from orcastream.telemetry.names import Gap
 
 
 class TokenGaps:
-    """Counts the time from each arrival of tokens to the next. Simultaneous tokens are one arrival."""
+    """Counts the time from each arrival of tokens to the next. Simultaneous tokens are one arrival.
 
-    __slots__ = ("_by_kind", "_last_s", "_next", "_steady", "_worker")
+    What counts is when this gateway read the tokens, not when a slow client took them.
+    """
 
-    def __init__(self, by_kind: Mapping[Gap, Counts]) -> None:
+    __slots__ = ("_by_kind", "_last_s", "_next", "_since_s", "_steady", "_worker")
+
+    def __init__(self, by_kind: Mapping[Gap, Counts], since_s: float) -> None:
+        """`since_s`: when the client came, by the event loop's clock; all that had arrived before arrives then."""
         self._by_kind = by_kind
+        self._since_s = since_s
         self._steady = self._next = by_kind[Gap.GENERATION]
         self._last_s: float | None = None
         self._worker: str | None = None
 
-    def took(self, updates: Sequence[Update], at_s: float) -> None:
-        """Record updates that arrived at `at_s`, in seconds of the event loop's clock."""
-        brought = False
+    def took(self, updates: Sequence[Update]) -> None:
+        """Record updates, in their order."""
         for update in updates:
             if update.runs:
-                brought = True
+                self._arrived(max(update.arrived_s, self._since_s))
             elif update.started is not None:
                 self._began(update.started.worker)
-        if brought:
-            if self._last_s is not None:
-                self._next.record(at_s - self._last_s)
-            self._last_s, self._next = at_s, self._steady
+
+    def _arrived(self, at_s: float) -> None:
+        if self._last_s is not None and at_s > self._last_s:
+            self._next.record(at_s - self._last_s)
+        self._last_s, self._next = at_s, self._steady
 
     def _began(self, worker: str) -> None:
         """Take an epoch of `worker`; the first one seen follows no other."""

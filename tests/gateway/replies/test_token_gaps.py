@@ -14,20 +14,21 @@ def begun(worker: str) -> Update:
     return Update((0,), (0,), 1, started=started)
 
 
-TOKENS = Update((1,), (0,), 1, (Run(0, 0, (5,)),))
+def tokens(arrived_s: float) -> Update:
+    return Update((1,), (0,), 1, (Run(0, 0, (5,)),), arrived_s=arrived_s)
 
 
 def test_each_pause_is_counted_once_by_its_cause() -> None:
     counts = {gap: Counts((1.0, 5.0), {}) for gap in Gap}
-    gaps = TokenGaps(counts)
-    gaps.took([begun("a"), TOKENS], 10)
-    gaps.took([TOKENS, TOKENS], 10.5)
-    gaps.took([], 13)
-    gaps.took([begun("b")], 16)
-    gaps.took([TOKENS], 17)
-    gaps.took([TOKENS], 17.25)
-    gaps.took([begun("b"), TOKENS], 19.25)
-    gaps.took([TOKENS], 19.5)
+    gaps = TokenGaps(counts, 9)
+    gaps.took([begun("a"), tokens(10)])
+    gaps.took([tokens(10.5), tokens(10.5)])
+    gaps.took([])
+    gaps.took([begun("b")])
+    gaps.took([tokens(17)])
+    gaps.took([tokens(17.25)])
+    gaps.took([begun("b"), tokens(19.25)])
+    gaps.took([tokens(19.5)])
     told = {gap: (one.counts, one.sum) for gap, one in counts.items()}
     assert told == {
         Gap.GENERATION: ([3, 0, 0], 1.0),
@@ -36,7 +37,24 @@ def test_each_pause_is_counted_once_by_its_cause() -> None:
     }
 
 
+def test_tokens_that_a_slow_client_takes_late_arrived_in_time() -> None:
+    counts = {gap: Counts((1.0,), {}) for gap in Gap}
+    gaps = TokenGaps(counts, 9)
+    gaps.took([begun("a"), tokens(10)])
+    gaps.took([tokens(10.5), tokens(11), begun("b"), tokens(15), tokens(15.5)])
+    told = {gap: (one.counts, one.sum) for gap, one in counts.items()}
+    assert told == {
+        Gap.GENERATION: ([3, 0], 1.5),
+        Gap.TAKEOVER: ([0, 1], 4.0),
+        Gap.RECONNECT: ([0, 0], 0.0),
+    }
+
+
 def test_tokens_replayed_on_resume_count_as_no_pause() -> None:
     counts = {gap: Counts((1.0,), {}) for gap in Gap}
-    TokenGaps(counts).took([begun("a"), TOKENS], 10)
+    gaps = TokenGaps(counts, 9)
+    gaps.took([begun("a"), tokens(3), tokens(5)])
+    gaps.took([tokens(7)])
     assert [sum(one.counts) for one in counts.values()] == [0, 0, 0]
+    gaps.took([tokens(9.5)])
+    assert [one.sum for one in counts.values()] == [0.5, 0, 0]
