@@ -150,13 +150,17 @@ WORKER: Final = "worker"
 _GEN_AI: Final = (Attribute.OPERATION, Attribute.PROVIDER, Attribute.MODEL, Attribute.REQUEST_CLASS)
 _LONG: Final = (20, 40, 80, 160, 320, 640)
 """Buckets beyond those of the conventions, and beyond a request's default timeout (600 s)."""
+_SHORT: Final = (0.0005, 0.001, 0.0025, 0.005)
+"""Buckets below those of the conventions, for the time between tokens of small models and fast devices."""
 _WAIT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, *_LONG)
-_TOKEN_TIME_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10, *_LONG)
+_TOKEN_TIME_BUCKETS: Final = (
+    *(*_SHORT, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10, *_LONG),
+)
 _ITERATION_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10, 20, 40, 80),
 )
 _GAP_BUCKETS: Final = (
-    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2.5, 5, 7.5, 10, 15, *_LONG),
+    *(*_SHORT, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2.5, 5, 7.5, 10, 15, *_LONG),
 )
 _REDIS_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 _TOKEN_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

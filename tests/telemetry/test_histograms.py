@@ -15,7 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from orcastream.telemetry import histograms
 from orcastream.telemetry.histograms import CountsHistograms, histogram
 from orcastream.telemetry.instruments import attributes
-from orcastream.telemetry.names import QUEUE_WAIT, REFUSALS, REQUEST_DURATION, TOKEN_GAP, Attribute
+from orcastream.telemetry.names import (
+    QUEUE_WAIT,
+    REFUSALS,
+    REQUEST_DURATION,
+    TIME_PER_OUTPUT_TOKEN,
+    TOKEN_GAP,
+    Attribute,
+)
 from orcastream.telemetry.prometheus import metrics_page
 from orcastream.telemetry.readers import shown_to_prometheus
 
@@ -145,3 +152,9 @@ def test_another_kind_is_refused() -> None:
 def test_a_request_that_takes_its_whole_timeout_has_a_bucket() -> None:
     for metric in (QUEUE_WAIT, REQUEST_DURATION, TOKEN_GAP):
         assert metric.buckets[-1] > 600
+
+
+def test_the_time_between_tokens_of_a_small_model_has_buckets() -> None:
+    """The demo model needs 2 to 3 ms per token; without bounds around that, quantiles are half of the lowest one."""
+    for metric in (TIME_PER_OUTPUT_TOKEN, TOKEN_GAP):
+        assert len([bound for bound in metric.buckets if bound < 0.01]) >= 4
