@@ -9,7 +9,7 @@ from orcastream.telemetry.dashboards.promql import CLASS, MODEL, PROCESS, agreed
 _QUEUE_OF: Final = ("gen_ai_request_model", "orcastream_request_class")
 _WORKERS_OF: Final = ("gen_ai_request_model", "orcastream_state")
 _FAILED: Final = 'orcastream_outcome=~"dead_letter|engine_error|expired|lost"'
-_UNAVAILABLE: Final = 'error_type=~"internal_error|no_worker|(redis_)?unavailable"'
+_UNAVAILABLE: Final = 'error_type=~"api_keys_unknown|internal_error|no_worker|not_on_disk|(redis_)?unavailable"'
 _BROKEN: Final = 'error_type!="gateway_stopping"'
 
 
@@ -49,8 +49,8 @@ _AT_A_GLANCE: Final = Row(
         Panel(
             "Errors",
             "Share of requests that expired, were lost, failed in the engine, became dead letters, were turned away "
-            "because Redis or all workers were gone, or whose reply a gateway broke off. Ends caused by the client "
-            "(cancelled, invalid) do not count, nor does 429. All classes, whichever is selected.",
+            "because Redis, all workers, or the API keys were unavailable, or whose reply a gateway broke off. Ends "
+            "caused by the client (cancelled, invalid) do not count, nor does 429. All classes, whichever is selected.",
             "percentunit",
             (Line(_error_ratio(), "errors"),),
             kind="stat",
