@@ -18,7 +18,9 @@ RESOURCE_LABELS: Labels = frozenset({"job", "instance"})
 """Every metric has them, whichever way it came."""
 
 _OVER_COUNTERS = frozenset({"rate", "increase"})
-_OVER_GAUGES = frozenset({None, "last_over_time", "max_over_time", "min_over_time", "avg_over_time"})
+_OVER_GAUGES = frozenset(
+    {None, "last_over_time", "max_over_time", "min_over_time", "avg_over_time", "quantile_over_time"}
+)
 _ALONE = "nothing but itself"
 _AGGREGATIONS = frozenset({"sum", "max", "min", "avg", "count"})
 _SET_OPERATIONS = frozenset({"and", "unless"})
@@ -143,7 +145,7 @@ class _Check:
                 raise WrongQuery("histogram_quantile without buckets by le")
             return labels - {"le"}
         if name in _OVER_COUNTERS | _OVER_GAUGES:
-            return self.labels(node.args[0], name)
+            return self.labels(node.args[-1], name)
         if name == "vector":
             return frozenset()
         if name in ("scalar", "absent"):
