@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from redis.exceptions import ResponseError
 
@@ -28,6 +29,8 @@ class Workers:
         self._awaiting = asyncio.Lock()
         self._asked_at = self._missed_at = float("-inf")
         self._alive: list[WorkerInfo] = []
+        self.adapters: list[str] = []
+        """Those that every live worker has: any of them may claim a request. While none lives, those of before."""
 
     async def alive(self) -> list[WorkerInfo]:
         """Return live workers with the same number of lanes, cached for at most a second; an empty answer is always
@@ -44,6 +47,8 @@ class Workers:
                 if self._alive and not alive:
                     self._missed_at = self._asked_at
                 self._alive = alive
+                if alive:
+                    self.adapters = _adapters_of_all(alive)
         return self._alive
 
     async def returned(self) -> list[WorkerInfo]:
@@ -71,12 +76,6 @@ class Workers:
             raise
 
     @property
-    def adapters(self) -> list[str]:
-        """The adapters that every live worker has: any of them may claim a request."""
-        told = [worker.info.get("adapters", "").split(",") for worker in self._alive]
-        return [name for name in told[0] if name and all(name in names for names in told)] if told else []
-
-    @property
     def limits(self) -> ModelLimits:
         """The limits of the model's files, lowered to what every live worker reports."""
         return self._stated.lowered(self._said("max_model_len"), self._said("max_cached_tokens"))
@@ -84,3 +83,8 @@ class Workers:
     def _said(self, field: str) -> list[int]:
         values = [number(worker.info.get(field, "")) for worker in self._alive]
         return [value for value in values if value is not None and value > 1]
+
+
+def _adapters_of_all(workers: Sequence[WorkerInfo]) -> list[str]:
+    first, *others = (worker.info.get("adapters", "").split(",") for worker in workers)
+    return [name for name in first if name and all(name in names for names in others)]

@@ -64,6 +64,22 @@ async def test_a_gateway_waits_for_an_adapter_whose_worker_redis_forgot(stage: S
     assert (await asking).model == "red"
 
 
+async def test_an_adapter_is_not_unknown_because_all_workers_are_gone(stage: Stage) -> None:
+    worker = await stage.worker()
+    served = await stage.gateway(redis_patience_s=0)
+    await have(stage, served, worker, "red")
+    http = served.http()
+    assert (await http.post("/v1/completions", json={"model": "red", "prompt": "x"})).status_code == 200
+    await (await served.gateway.redis.get()).call("DEL", stage.keys.worker(worker.name))
+
+    async def is_missed() -> bool:
+        return (await http.get("/health/ready")).status_code == 503
+
+    await eventually(is_missed)
+    refused = await http.post("/v1/completions", json={"model": "red", "prompt": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_worker")
+
+
 async def test_an_adapter_that_not_every_worker_has_is_not_served(stage: Stage) -> None:
     first, second = await stage.worker(), await stage.worker(name="scripted-2")
     served = await stage.gateway()
