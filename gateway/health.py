@@ -18,7 +18,8 @@ async def live(gateway: Gateway, request: Request) -> Response:
 
 
 async def ready(gateway: Gateway, request: Request) -> Response:
-    """GET /health/ready, and /health as other servers call it: Redis answers, and one of the models is served.
+    """GET /health/ready, and /health as other servers call it: Redis answers, the API keys are known, and one of the
+    models is served.
 
     A `warning` says that the settings of Redis may lose requests. Raises ApiError 503 with the reason otherwise.
     """
@@ -42,6 +43,7 @@ async def _ready(gateway: Gateway) -> Response:
     except (BrokerError, ResponseError) as error:
         raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
     gateway.told_warning(warning)
+    gateway.tenants.known()
     first = gateway.models.default
     if gateway.settings.require_worker and not any(workers.values()):
         raise no_worker(first.name)

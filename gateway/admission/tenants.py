@@ -36,17 +36,22 @@ class Tenants:
         if source is None:
             self._grants = {digest(key.get_secret_value()): Grant(tenant=name) for key, name in api_keys.items()}
 
+    def known(self) -> Grants:
+        """Return the grants. Raises ApiError 503 before the first successful read."""
+        if self._grants is None:
+            raise unavailable("The API keys could not be read yet.", "api_keys_unknown")
+        return self._grants
+
     def of(self, headers: Headers) -> Grant:
         """Return what the sender of a request may do.
 
         Raises ApiError 401 if a key is required and this one is not valid, InvalidRequest if there are several.
         """
-        if self._grants is None:
-            raise unavailable("The API keys could not be read yet.", "api_keys_unknown")
-        if not self._grants and self._source is None:
+        grants = self.known()
+        if not grants and self._source is None:
             return _ANYBODY
         scheme, _, key = (single_header(headers, "Authorization") or "").partition(" ")
-        grant = self._grants.get(digest(key.strip()))
+        grant = grants.get(digest(key.strip()))
         if scheme.lower() != "bearer" or grant is None or (grant.expires is not None and time.time() >= grant.expires):
             raise unauthorized()
         return grant

@@ -80,7 +80,9 @@ async def test_keys_in_redis_apply_at_every_gateway(stage: Stage, redis_server: 
 async def test_no_request_is_admitted_before_the_keys_are_read(stage: Stage, tmp_path: Path) -> None:
     served = await stage.gateway(api_keys_file=tmp_path / "missing.json", **SOON)
     answer = await served.http().get("/v1/models")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "api_keys_unknown")
+    ready = await served.http().get("/health/ready")
+    for refused in (answer, ready):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "api_keys_unknown")
     write(tmp_path / "missing.json", k=Grant(tenant="alpha"))
     await becomes(served, "k", 200)
 
