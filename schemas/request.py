@@ -1,21 +1,10 @@
 """One generation request: the flat fields of its queue entry and the payload in it."""
 
-import sys
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    FailFast,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 
 from orcastream.schemas.candidates import check_candidates
 from orcastream.schemas.codec import Form, decode, encode, form_of
@@ -33,7 +22,6 @@ from orcastream.schemas.limits import (
     MAX_LOGPROBS,
     MAX_PAYLOAD_BYTES,
     MAX_PAYLOAD_PARTS,
-    MAX_PROMPT_TOKENS,
     MAX_SLO_MS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
@@ -42,52 +30,17 @@ from orcastream.schemas.limits import (
     PROTOCOL_VERSION,
     UNSTATED_OUTPUT_TOKENS,
 )
-from orcastream.schemas.sampling import SamplingParams, TokenId
+from orcastream.schemas.prompt_ids import PromptIds, pack_ids
+from orcastream.schemas.sampling import SamplingParams
 
-_ID_TYPE = "I"
-"""The array type for numbers from 0 to MAX_TOKEN_ID (32 bits); it accepts no others."""
 ENTRY_FIELDS = frozenset({"id", "v", "class", "deadline", "traceparent", "tracestate", "payload"})
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object:
-    """Parse prompt ids: an array, or one binary of little-endian uint32 (msgpack only).
-
-    A long prompt is checked as a whole; `validate` checks each id only after that fails, to say which one is wrong.
-    """
-    if isinstance(prompt, bytes):
-        if len(prompt) % 4:
-            raise ValueError("a binary prompt is little-endian uint32: its length must be a multiple of 4 bytes")
-        ids = array(_ID_TYPE, prompt)
-        if sys.byteorder == "big":
-            ids.byteswap()
-        prompt = tuple(ids)
-        if 0 < len(prompt) <= MAX_PROMPT_TOKENS:
-            return prompt  # an array of that type holds only valid ids
-    elif isinstance(prompt, list):
-        prompt = tuple(prompt)
-    return prompt if isinstance(prompt, tuple) and _are_ids(prompt) else validate(prompt)
-
-
-def _are_ids(prompt: tuple[Any, ...]) -> bool:
-    if not 0 < len(prompt) <= MAX_PROMPT_TOKENS or set(map(type, prompt)) != {int}:
-        return False
-    try:
-        array(_ID_TYPE, prompt)
-    except OverflowError:
-        return False
-    return True
-
-
 DEFAULT_TENANT = "default"
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
-
-
-PromptIds = Annotated[
-    tuple[TokenId, ...], FailFast(), WrapValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
-]
 
 
 class RequestParameters(SamplingParams):
@@ -250,7 +203,7 @@ class GenerationRequest:
     def fields(self) -> dict[str, str | bytes]:
         """Return the flat fields of the queue entry, for XADD."""
         body = self.payload.model_dump(exclude_defaults=True, exclude={"prompt"})
-        body["prompt"] = list(self.payload.prompt) if self.form is Form.JSON else _pack_ids(self.payload.prompt)
+        body["prompt"] = list(self.payload.prompt) if self.form is Form.JSON else pack_ids(self.payload.prompt)
         flat: dict[str, str | bytes] = {
             "id": self.id,
             "v": str(PROTOCOL_VERSION),
@@ -307,13 +260,6 @@ class GenerationRequest:
             traceparent=_header(fields, "traceparent"),
             tracestate=_header(fields, "tracestate"),
         )
-
-
-def _pack_ids(ids: tuple[int, ...]) -> bytes:
-    packed = array(_ID_TYPE, ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
 
 
 def _text(fields: Mapping[bytes, bytes], name: str, default: str | None = None) -> str:
