@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from orcastream.gateway.errors import ApiError, unavailable
+from orcastream.gateway.http.request_parser import RequestParser
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """The headers of one request, including its first line."""
@@ -42,70 +42,17 @@ class Connections:
         return BoundedConnection(self, *args, **kwargs)
 
 
-class _RequestParser:
-    """httptools' parser, for which requests that offer an upgrade, as Java's HttpClient does for HTTP/2, do not.
-
-    httptools takes the rest of the connection, even such a request's body, for the other protocol, and parses nothing
-    more if the connection is not kept alive. So the request's head is parsed again without the offer, by a new parser.
-    """
-
-    def __init__(self, connection: "BoundedConnection") -> None:
-        self._connection = connection
-        self._parser = self._new()
-
-    def _new(self) -> httptools.HttpRequestParser:
-        parser = httptools.HttpRequestParser(self._connection)
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
-        return parser
-
-    @property
-    def offers_upgrade(self) -> bool:
-        """Whether the headers that were just read offer another protocol; CONNECT requires one."""
-        return self._parser.should_upgrade() and self._parser.get_method() != b"CONNECT"
-
-    def feed_data(self, data: bytes) -> None:
-        """Parse the next bytes of the connection."""
-        left = memoryview(data)
-        while True:
-            try:
-                self._parser.feed_data(left)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                if not self.offers_upgrade:
-                    raise
-                head = self._connection.head_without_upgrade()
-                self._parser = self._new()
-                self._parser.feed_data(head)
-                left = left[upgrade.args[0] :]
-
-    def get_http_version(self) -> str:
-        """Return the version of the request that was just read."""
-        return self._parser.get_http_version()
-
-    def get_method(self) -> bytes:
-        """Return its method."""
-        return self._parser.get_method()
-
-    def should_keep_alive(self) -> bool:
-        """Whether the connection continues after it."""
-        return self._parser.should_keep_alive()
-
-    def should_upgrade(self) -> bool:
-        """Whether the connection changes to another protocol after it."""
-        return self._parser.should_upgrade()
-
-
 class BoundedConnection(HttpToolsProtocol):
     """A connection with timeouts for whatever the client owes.
 
     A stream of events never counts as idle, however silent.
     """
 
-    parser: _RequestParser  # type: ignore[assignment]  # has all that uvicorn calls
+    parser: RequestParser  # type: ignore[assignment]  # has all that uvicorn calls
 
     def __init__(self, shared: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.parser = _RequestParser(self)
+        self.parser = RequestParser(self, self._head_without_upgrade)
         self._shared = shared
         self._limits = shared.limits
         self.timeout_keep_alive = shared.limits.idle_timeout_s  # type: ignore[assignment]  # handed to call_later
@@ -192,7 +139,7 @@ class BoundedConnection(HttpToolsProtocol):
         cycle.scope[CUT] = self._cut  # type: ignore[typeddict-unknown-key]  # of this server alone
         super()._start_asgi_task(cycle, app)
 
-    def head_without_upgrade(self) -> bytes:
+    def _head_without_upgrade(self) -> bytes:
         """Return the head of the request whose headers were just read, without its offer of another protocol."""
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
