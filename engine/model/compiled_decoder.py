@@ -2,8 +2,6 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,114 +12,15 @@ from orcastream.engine.attention.base import AttentionBackend
 from orcastream.engine.attention.native_backend import NativeBackend, NativePlan
 from orcastream.engine.batch.flat_batch import FlatBatch, IntArray
 from orcastream.engine.kv.store import LayerCache
+from orcastream.engine.model.adapters.adapter import Adapter
+from orcastream.engine.model.adapters.adapter_rows import AdapterRows
+from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderLayer, DecoderModel
+from orcastream.engine.native import decoder as native
 from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
-from orcastream.engine.native.linear import PackedLinear
-
-if TYPE_CHECKING:  # avoids an import cycle: adapter sites import the passes, one of which imports this module
-    from orcastream.engine.model.adapters.adapter import Adapter
-    from orcastream.engine.model.adapters.adapter_rows import AdapterRows
-
-ATTRIBUTE = "orcastream_decoder"
-"""Attribute of a model: the equivalent DecoderModel."""
 
 _LINE_BYTES = 64
 """Rows of the working memory are an odd number of cache lines of this size apart, see native/src/decoder.h."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderLayer:
-    """The weights of one layer: packed projections, norms in float32. `sites` are the names of the first four."""
-
-    projections: PackedLinear
-    output: PackedLinear
-    gate_up: PackedLinear
-    down: PackedLinear
-    input_norm: torch.Tensor
-    post_norm: torch.Tensor
-    query_norm: torch.Tensor | None
-    key_norm: torch.Tensor | None
-    sites: tuple[str, str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderModel:
-    """The model that native/src/decoder.h computes.
-
-    `dtype` is that of the rows between layers. `embed` maps ids `[num_tokens]` to rows `[num_tokens, hidden_size]`,
-    `rotary` positions `[num_tokens]` to float32 cosines and sines `[num_tokens, rotary_size]`.
-    """
-
-    layers: tuple[DecoderLayer, ...]
-    final_norm: torch.Tensor
-    head: PackedLinear
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    rotary_size: int
-    intermediate_size: int
-    dtype: torch.dtype
-    epsilon: float
-    scale: float
-    activation: int
-    embed: Callable[[torch.Tensor], torch.Tensor]
-    rotary: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-    edges: tuple[int, ...]
-    """Numbers of positions beyond which some architectures change the angles of all positions."""
-
-    @property
-    def hidden_size(self) -> int:
-        """Values per token between layers."""
-        return self.head.k
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in (
-            *("projections", "output", "gate_up", "down"),
-            *("input_norm", "post_norm", "query_norm", "key_norm"),
-        )
-    ]
-
-
-class _LowRank(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("down", "up")]
-
-
-_AdapterLayer = _LowRank * 4
-"""The low-rank changes of projections, output, gate_up and down."""
-
-
-class _Adapter(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("layers", "rows", "kept")),
-        *((name, ctypes.c_int64) for name in ("num_rows", "num_kept")),
-    ]
-
-
-class _Model(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("layers", "final_norm", "head")),
-        *((name, ctypes.c_int64) for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads")),
-        *((name, ctypes.c_int64) for name in ("head_size", "rotary_size", "intermediate_size")),
-        ("epsilon", ctypes.c_float),
-        ("activation", ctypes.c_int32),
-        ("format", ctypes.c_int32),
-    ]
-
-
-class _Buffer(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("stride", ctypes.c_int64)]
-
-
-class _Call(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("hidden", "cosines", "sines", "rows", "logits")),
-        *((name, _Buffer) for name in ("normed", "projected", "attended", "gate_up", "gated", "change")),
-        *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "attention", "adapters")),
-        *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters")),
-    ]
 
 
 class CompiledDecoder:
@@ -136,8 +35,8 @@ class CompiledDecoder:
     def __init__(self, model: DecoderModel) -> None:
         self.model = model
         dtype = model.dtype
-        self._layers = (_Layer * len(model.layers))(*(_layer(layer) for layer in model.layers))
-        self._model = _Model(
+        self._layers = (native.DecoderLayer * len(model.layers))(*(_layer(layer) for layer in model.layers))
+        self._model = native.Decoder(
             layers=ctypes.addressof(self._layers),
             final_norm=model.final_norm.data_ptr(),
             head=model.head.address,
@@ -162,7 +61,7 @@ class CompiledDecoder:
         }
         self._strides = {name: _stride(width, dtype) for name, width in widths.items()}
         self._memory = torch.empty(0, dtype=dtype)
-        self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[_LowRank]]] = WeakKeyDictionary()
+        self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[native.LowRank]]] = WeakKeyDictionary()
         self._cosines = self._sines = torch.empty(0, model.rotary_size)
 
     def forward(
@@ -171,7 +70,7 @@ class CompiledDecoder:
         plan: NativePlan,
         caches: Sequence[LayerCache],
         groups: Sequence[int],
-        adapters: "Sequence[AdapterRows]" = (),
+        adapters: Sequence[AdapterRows] = (),
         *,
         begins: Callable[[], None],
     ) -> torch.Tensor:
@@ -194,8 +93,8 @@ class CompiledDecoder:
             dtype=hidden.dtype,
         )
         kept = [_kept_rows(batch, each) for each in adapters]  # must stay alive until the call returns
-        given = (_Adapter * len(adapters))(*map(self._adapter, adapters, kept))
-        call = _Call(
+        given = (native.Adapter * len(adapters))(*map(self._adapter, adapters, kept))
+        call = native.DecoderCall(
             hidden=hidden.data_ptr(),
             cosines=cosines.data_ptr(),
             sines=sines.data_ptr(),
@@ -213,17 +112,17 @@ class CompiledDecoder:
         decode(model_at, call_at, plan.threads)
         return logits
 
-    def _adapter(self, given: "AdapterRows", kept: IntArray) -> _Adapter:
+    def _adapter(self, given: AdapterRows, kept: IntArray) -> native.Adapter:
         layers = self._of_adapters.get(given.adapter)
         if layers is None:
-            layers = (_AdapterLayer * len(self.model.layers))()
+            layers = (native.AdapterLayer * len(self.model.layers))()
             for place, layer in zip(layers, self.model.layers, strict=True):
                 for low_rank, site in zip(place, layer.sites, strict=True):
                     change = given.adapter.changes.get(site)
                     if change is not None:
                         low_rank.down, low_rank.up = change.addresses
             self._of_adapters[given.adapter] = layers
-        return _Adapter(
+        return native.Adapter(
             layers=ctypes.addressof(layers),
             rows=given.rows.ctypes.data,
             kept=kept.ctypes.data,
@@ -231,7 +130,7 @@ class CompiledDecoder:
             num_kept=len(kept),
         )
 
-    def _places(self, num_tokens: int, adapters: "Sequence[AdapterRows]") -> dict[str, int | _Buffer]:
+    def _places(self, num_tokens: int, adapters: Sequence[AdapterRows]) -> dict[str, int | native.Buffer]:
         """Return the working memory of a call."""
         sizes = {name: num_tokens * stride for name, stride in self._strides.items()}
         if adapters:
@@ -243,11 +142,11 @@ class CompiledDecoder:
         wanted = sum(sizes.values())
         if len(self._memory) < wanted:
             self._memory = torch.empty(wanted, dtype=self._memory.dtype)
-        places: dict[str, int | _Buffer] = {}
+        places: dict[str, int | native.Buffer] = {}
         at = self._memory.data_ptr()
         for name, size in sizes.items():
             stride = self._strides.get(name)
-            places[name] = at if stride is None else _Buffer(at, stride)
+            places[name] = at if stride is None else native.Buffer(at, stride)
             at += size * self._memory.element_size()
         return places
 
@@ -268,13 +167,13 @@ def _stride(width: int, dtype: torch.dtype) -> int:
     return lines * _LINE_BYTES // dtype.itemsize
 
 
-def _kept_rows(batch: FlatBatch, given: "AdapterRows") -> IntArray:
+def _kept_rows(batch: FlatBatch, given: AdapterRows) -> IntArray:
     """Return which rows of the logits, `[n]`, ascending, belong to tokens that the adapter changes."""
     return np.flatnonzero(np.isin(batch.logit_rows.numpy(), given.rows))
 
 
-def _layer(layer: DecoderLayer) -> _Layer:
-    return _Layer(
+def _layer(layer: DecoderLayer) -> native.DecoderLayer:
+    return native.DecoderLayer(
         projections=layer.projections.address,
         output=layer.output.address,
         gate_up=layer.gate_up.address,

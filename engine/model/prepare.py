@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from orcastream.engine.attention import AttentionBackend
 from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedModel
-from orcastream.engine.model.compiled_decoder import ATTRIBUTE
+from orcastream.engine.model.decoder_model import ATTRIBUTE
 from orcastream.engine.model.load import load_model
 from orcastream.engine.model.passes import (
     Pass,

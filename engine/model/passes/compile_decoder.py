@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.compiled_decoder import ATTRIBUTE, DecoderLayer, DecoderModel
+from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderLayer, DecoderModel
 from orcastream.engine.model.passes.base import Pass, register
 from orcastream.engine.model.passes.merge_projections import MergedLinearLayer
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer

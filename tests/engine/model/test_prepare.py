@@ -8,7 +8,7 @@ import torch
 
 from orcastream.engine import EngineConfig
 from orcastream.engine.attention.native_backend import NativeBackend
-from orcastream.engine.model.compiled_decoder import ATTRIBUTE
+from orcastream.engine.model.decoder_model import ATTRIBUTE
 from orcastream.engine.model.load import load_model_config
 from orcastream.engine.model.prepare import prepare_model
 from orcastream.engine.native.library import why_unavailable

@@ -13,7 +13,7 @@ from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.layout import group_layers
-from orcastream.engine.model.compiled_decoder import ATTRIBUTE
+from orcastream.engine.model.decoder_model import ATTRIBUTE
 from orcastream.engine.model.passes import apply_passes, passes_unavailable
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.model.self_check import Reference, check_loaded

@@ -1,0 +1,64 @@
+"""The structures of a whole decoder's operator; src/decoder.h describes them."""
+
+import ctypes
+
+
+class DecoderLayer(ctypes.Structure):
+    """The addresses of one layer's weights."""
+
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in (
+            *("projections", "output", "gate_up", "down"),
+            *("input_norm", "post_norm", "query_norm", "key_norm"),
+        )
+    ]
+
+
+class Decoder(ctypes.Structure):
+    """The addresses of a model's weights, and its shape."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("layers", "final_norm", "head")),
+        *((name, ctypes.c_int64) for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads")),
+        *((name, ctypes.c_int64) for name in ("head_size", "rotary_size", "intermediate_size")),
+        ("epsilon", ctypes.c_float),
+        ("activation", ctypes.c_int32),
+        ("format", ctypes.c_int32),
+    ]
+
+
+class LowRank(ctypes.Structure):
+    """The change of an adapter to one linear layer."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("down", "up")]
+
+
+AdapterLayer = LowRank * 4
+"""The changes of projections, output, gate_up and down."""
+
+
+class Adapter(ctypes.Structure):
+    """An adapter, and the rows that it changes."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("layers", "rows", "kept")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_kept")),
+    ]
+
+
+class Buffer(ctypes.Structure):
+    """Working memory for rows."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("stride", ctypes.c_int64)]
+
+
+class DecoderCall(ctypes.Structure):
+    """One iteration."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("hidden", "cosines", "sines", "rows", "logits")),
+        *((name, Buffer) for name in ("normed", "projected", "attended", "gate_up", "gated", "change")),
+        *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "attention", "adapters")),
+        *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters")),
+    ]
