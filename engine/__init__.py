@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from orcastream.engine.model.adapters.adapters import Adapters
     from orcastream.engine.output import Completion, EngineStats, PromptEvent, TokenEvent
     from orcastream.engine.record import IterationRecord
-    from orcastream.engine.request import Request, RequestState, Timeline
+    from orcastream.engine.request import Request, RequestState
+    from orcastream.engine.timeline import Timeline
 
 _HOME = {
     "Adapter": "model.adapters.adapter",
@@ -31,7 +32,7 @@ _HOME = {
     "PromptEvent": "output",
     "Request": "request",
     "RequestState": "request",
-    "Timeline": "request",
+    "Timeline": "timeline",
     "TokenEvent": "output",
     "UnsupportedAdapter": "errors",
     "UnsupportedModel": "errors",

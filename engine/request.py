@@ -12,6 +12,7 @@ from orcastream.engine.kv.digest import ContentChain
 from orcastream.engine.kv.sequence import Sequence, SwappedSequence
 from orcastream.engine.sampling.filters import DrawParams
 from orcastream.engine.sampling.logit_changes import LogitChanges
+from orcastream.engine.timeline import Timeline
 from orcastream.schemas.request import DEFAULT_TENANT
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.seed import derived_seed
@@ -37,21 +38,6 @@ class RequestState(StrEnum):
 
 INTERNAL = "\0"
 """Not allowed in ids of submitted requests: the engine uses it in the ids of requests that it derives from one."""
-
-
-@dataclass(slots=True)
-class Timeline:
-    """When a request changed its state, in seconds of `time.monotonic()`; None means not yet."""
-
-    submitted_s: float | None = None
-    scheduled_s: float | None = None
-    """First admission to a batch."""
-    first_token_s: float | None = None
-    """First token of this engine; tokens that another engine generated before do not count."""
-    finished_s: float | None = None
-    chunks: list[tuple[float, int]] = field(default_factory=list)
-    """When each chunk had been computed, and its tokens; includes chunks recomputed after a preemption."""
-    preempted_s: list[float] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
