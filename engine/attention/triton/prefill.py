@@ -67,6 +67,24 @@ def prefill(
     )
 
 
+@triton.jit
+def find_tile(offsets, number, num_spans, TOKENS: tl.constexpr):
+    """Return the span of tile `number`, its first token in the stream, and the tile's first token in the span.
+
+    PrefillPlan.num_tiles says how tiles are numbered.
+    """
+    first = tl.load(offsets)
+    span = tl.full([], 0, dtype=tl.int32)
+    stop = num_spans
+    while stop - span > 1:
+        middle = (span + stop) // 2
+        begins = (tl.load(offsets + middle) - first) // TOKENS + middle <= number
+        span = tl.where(begins, middle, span)
+        stop = tl.where(begins, stop, middle)
+    begin = tl.load(offsets + span)
+    return span, begin, (number - ((begin - first) // TOKENS + span)).to(tl.int32) * TOKENS
+
+
 @triton.jit(
     do_not_specialize=["num_spans", "num_slots", "table_stride"],
     do_not_specialize_on_alignment=["tables", "offsets", "contexts"],
@@ -109,17 +127,8 @@ def prefill_kernel(
     # The last tile of a span sees most, and starts first, so that it does not finish long after the others.
     number = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1).to(tl.int64)
-    first = tl.load(offsets)
-    span = tl.full([], 0, dtype=tl.int32)
-    stop = num_spans
-    while stop - span > 1:
-        middle = (span + stop) // 2
-        begins = (tl.load(offsets + middle) - first) // TOKENS + middle <= number
-        span = tl.where(begins, middle, span)
-        stop = tl.where(begins, stop, middle)
-    begin, end = tl.load(offsets + span), tl.load(offsets + span + 1)
-    length = (end - begin).to(tl.int32)
-    token = (number - ((begin - first) // TOKENS + span)).to(tl.int32) * TOKENS
+    span, begin, token = find_tile(offsets, number, num_spans, TOKENS)
+    length = (tl.load(offsets + span + 1) - begin).to(tl.int32)
     if token >= length:
         return
     context = tl.load(contexts + span).to(tl.int32)
