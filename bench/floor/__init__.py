@@ -1,0 +1,1 @@
+"""Comparison of an iteration with the machine's lower bound."""
