@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import ResponseError
 
-from orcastream.broker.aside import aside
 from orcastream.broker.back_off import BackOff
 from orcastream.broker.cancel import cancelled
 from orcastream.broker.claimed import Claimed
 from orcastream.broker.ending import Ender
-from orcastream.broker.errors import BrokerError, Fenced, LinkLost, Unusable, Unwritable
+from orcastream.broker.errors import BrokerError, LinkLost, Unwritable
 from orcastream.broker.origin import find_origin
 from orcastream.broker.presence import forget_dead
 from orcastream.broker.sweep import Sweeper
-from orcastream.schemas.errors import ErrorCode, InvalidRequest, without_values
+from orcastream.schemas.errors import ErrorCode
 from orcastream.telemetry.names import Outcome
+from orcastream.worker.attacher import Attacher
 from orcastream.worker.intake import Intake
 from orcastream.worker.meter import LOOK_S
 from orcastream.worker.parts import Parts
@@ -42,6 +42,7 @@ class Serving:
         self._draining = draining
         self._drained: asyncio.Future[None] | None = None
         self._tasks = asyncio.TaskGroup()
+        self._attacher = Attacher(session, parts, self._tasks, lambda: self._has_drained)
         self._intake = Intake(session, parts, draining, self._admit)
         lifecycle, retention_ms = parts.lifecycle, parts.retention_ms
         on_end, on_set_aside = lifecycle.ended_unowned, lifecycle.set_aside
@@ -64,8 +65,8 @@ class Serving:
             publishing = self._tasks.create_task(self._publish(drained))
             for running in self._parts.roster:
                 if running not in self._parts.isolation:
-                    self._tasks.create_task(self._attach(running))
-            background.append(self._tasks.create_task(self._run_suspects()))
+                    self._attacher.attach_soon(running)
+            background.append(self._tasks.create_task(self._attacher.run_suspects()))
             for interval_s, step in (
                 (self._parts.keeper.interval_s, self._keep),
                 (LOOK_S, self._look),
@@ -96,94 +97,10 @@ class Serving:
             running.last_epoch = 0 if before is None else before.last_epoch
             if running.suspect:
                 self._parts.isolation.add(running)
-            elif self._at_hand(running):
-                await self._attach(running)
+            elif self._attacher.is_at_hand(running):
+                await self._attacher.attach(running)
             else:  # meanwhile, other requests are claimed
-                self._tasks.create_task(self._attach(running))
-
-    async def _run_suspects(self) -> None:
-        """Run each suspect alone, so that a crash of this worker can only be its own fault."""
-        while True:
-            await self._attach(await self._parts.isolation.next())
-
-    async def _attach(self, running: Running) -> None:
-        """Open an epoch; the engine starts, restarts, continues or lets go, depending on the log."""
-        before = running.engine_ids()
-        try:
-            await self._prepare(running)
-            if running.closed or self._has_drained:
-                self._parts.isolation.look()
-                return
-            is_new = running.is_new(self._session.now_ms)
-            if is_new:  # the engine need not wait for Redis
-                running.begin(self._parts.engine.eos_token_ids)
-                self._parts.submit(running)
-                before = running.engine_ids()
-            restart = await self._parts.admission.attach(self._session, running, is_new=is_new)
-        except LinkLost:
-            raise
-        except Exception as error:
-            await self._attach_failed(running, error)
-            return
-        if running.closed or running.engine_ids() != before:
-            self._parts.withdraw(before)
-        if restart:
-            self._count(running)
-            self._parts.submit(running)
-        self._parts.isolation.look()
-        self._parts.publisher.mark([running])
-
-    def _at_hand(self, running: Running) -> bool:
-        """Whether it can start at once: its adapter is in memory, and its constraint prepared."""
-        return self._parts.adapter_waits.has_none(running) and not running.has_to_prepare
-
-    async def _prepare(self, running: Running) -> None:
-        """Read its adapter and prepare its constraint. If one of these may have ended its last worker, record this
-        attempt in its log first.
-        """
-        if running is self._parts.isolation.current and running.error is None and not self._at_hand(running):
-            if not await self._parts.admission.attach(self._session, running, is_new=False):
-                return
-            self._count(running)
-            running.put_off()
-            self._parts.lifecycle.epoch_over(running, Outcome.PUT_OFF)
-        await self._parts.adapter_waits.ready(running)
-        if running.closed or self._has_drained or not running.has_to_prepare:
-            return
-        try:
-            await aside(running.prepare)
-        except InvalidRequest as error:
-            log.warning("request refused", extra=running.log_fields(why=without_values(str(error))))
-            running.fail(error.code, str(error), error.field)
-
-    def _count(self, running: Running) -> None:
-        """Count the attempt of a suspect that begins alone, in case it ends the worker."""
-        if running is self._parts.isolation.current and not running.counted:
-            running.counted = True
-            self._session.leases.count_attempt(running.ref)
-
-    async def _attach_failed(self, running: Running, error: Exception) -> None:
-        """Retry later what the server refuses now; end a request that would always fail, and only that one."""
-        passing = isinstance(error, Fenced | Unwritable | ResponseError) and not isinstance(error, Unusable)
-        foreseen = isinstance(error, BrokerError | ResponseError)
-        why = str(error) if foreseen else type(error).__name__
-        log.warning("attach failed", extra=running.log_fields(why=why), exc_info=None if foreseen else error)
-        outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.UNWRITABLE
-        self._parts.lifecycle.epoch_over(running, outcome)
-        if not passing:
-            try:
-                await self._parts.admission.set_aside(self._session, running, why)
-                self._parts.forget(running)
-                return
-            except (Unwritable, ResponseError) as refused:
-                log.warning("setting aside failed", extra=running.log_fields(why=str(refused)))
-        self._tasks.create_task(self._attach_later(running, running.back_off.failed()))
-
-    async def _attach_later(self, running: Running, delay_s: float) -> None:
-        await asyncio.sleep(delay_s)
-        if running.closed or self._has_drained:
-            return  # a request without an epoch at the end of a drain is handed over as it is
-        await self._attach(running)
+                self._attacher.attach_soon(running)
 
     @property
     def _has_drained(self) -> bool:
@@ -207,9 +124,9 @@ class Serving:
                     self._parts.meter.ended(running.request.payload, terminal.usage)
                 self._parts.forget(running)
             for running in flushed.fenced:
-                self._tasks.create_task(self._attach_later(running, 0))
+                self._attacher.attach_later(running, 0)
             for running in flushed.unwritable:
-                self._tasks.create_task(self._attach_later(running, running.back_off.failed()))
+                self._attacher.attach_later(running, running.back_off.failed())
 
     async def _every(self, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat `step`; if the server refuses it, try again the next time."""
@@ -290,7 +207,7 @@ class Serving:
     def _end(self, running: Running, code: ErrorCode, message: str) -> None:
         running.fail(code, message)
         if self._parts.isolation.remove(running):
-            self._tasks.create_task(self._attach(running))
+            self._attacher.attach_soon(running)
         self._parts.adapter_waits.abandon(running)
         self._parts.publisher.mark([running])
 
