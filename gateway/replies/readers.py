@@ -19,7 +19,7 @@ BEAT_S = 2.0
 _GATHER_S = 0.02
 """Changes are collected for this long before a write: in a reply's first moments, its first token gets the cores."""
 _LATE_S = 1.0
-"""A renewal later than this was held up."""
+"""A renewal later than this was held up, by Redis or because this process was stopped."""
 
 
 class Readers:
@@ -60,10 +60,13 @@ class Readers:
 
     @property
     def settled_s(self) -> float:
-        """How long Redis has answered on one connection, with every renewal in time; 0 while it does not."""
-        if self._settled_at is None:
+        """How long Redis has answered on one connection, with every renewal in time; 0 while it does not, or while a
+        renewal is late.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._settled_at is None or self._is_late(now):
             return 0.0
-        return asyncio.get_running_loop().time() - max(self._settled_at, self._redis.opened_at)
+        return now - max(self._settled_at, self._redis.opened_at)
 
     @property
     def was_away(self) -> bool:
@@ -123,10 +126,13 @@ class Readers:
             self._renewed(loop.time())
 
     def _renewed(self, now: float) -> None:
-        if self._settled_at is None or now - self._told_at > BEAT_S + _LATE_S:
+        if self._settled_at is None or self._is_late(now):
             self._settled_at = now
             self._first_settled_at = self._first_settled_at or now
         self._told_at = now
+
+    def _is_late(self, now: float) -> bool:
+        return now - self._told_at > BEAT_S + _LATE_S
 
     def _reading(self, request_id: str) -> Reading:
         return Reading.ACCEPTED if request_id in self._accepted else Reading.READ

@@ -167,6 +167,24 @@ async def test_after_an_outage_other_gateways_get_time_to_reconnect(stage: Stage
     await departed(served)
 
 
+async def test_a_stopped_process_restarts_the_grace_period(stage: Stage) -> None:
+    """Other gateways may have been stopped with it, and have yet to report their clients."""
+    served = await stage.gateway()
+    await departed(served)
+    readers, disconnects = served.model.readers, served.model.disconnects
+    assert disconnects.may_cancel()
+    readers._told_at -= 60
+    assert not disconnects.may_cancel()
+    stopped_at = readers._told_at
+    await eventually(lambda: renewed(served, stopped_at))
+    assert not disconnects.may_cancel()
+
+
+async def renewed(served: Served, since: float) -> bool:
+    """Return whether the gateway has renewed its marks."""
+    return served.model.readers._told_at > since
+
+
 async def test_returning_while_redis_refuses_writes_keeps_the_request(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]
 ) -> None:
