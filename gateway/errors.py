@@ -169,6 +169,11 @@ def files_full(error: FilesFull) -> ApiError:
     return ApiError(429, message, kind="rate_limit_error", code="files_full", headers=_FINAL)
 
 
+def file_lost_meanwhile() -> ApiError:
+    """503 for an upload of which Redis has lost or expired a part before its end."""
+    return unavailable("Redis lost a part of the file while it was uploaded: upload it again.", "file_lost")
+
+
 def batch_not_found(batch_id: str) -> ApiError:
     """404 for a batch that does not exist, is no longer kept, or belongs to another tenant."""
     return ApiError(404, f"No batch {shown(without_keys(batch_id))} is known.", param="id", code="batch_not_found")

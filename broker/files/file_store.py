@@ -92,6 +92,11 @@ class FileStore:
 
         await self._patiently(add)
 
+    async def check_pieces(self, file: StoredFile, count: int) -> None:
+        """Raise FileLost unless all of the first `count` pieces of the content are there."""
+        if await self._patiently(lambda link: link.call("XLEN", self._keys.file_pieces(file.id))) != count:
+            raise FileLost(file.id)
+
     async def find(self, tenant: str, file_id: str) -> StoredFile | None:
         """Return the file with that id; None if this tenant has none that exists and has not expired.
 

@@ -17,7 +17,7 @@ from orcastream.gateway.batches.batch_run import OUTPUT_PURPOSE
 from orcastream.gateway.batches.batches import Batches
 from orcastream.gateway.batches.timed_id import TIMED_ID
 from orcastream.gateway.batches.upload import HELD_BYTES, PURPOSE, Upload
-from orcastream.gateway.errors import file_not_found, file_unreadable, files_full
+from orcastream.gateway.errors import file_lost_meanwhile, file_not_found, file_unreadable, files_full
 from orcastream.gateway.http.body_memory import check_encoding
 from orcastream.gateway.http.connection import CUT
 from orcastream.gateway.http.url_secrets import without_keys
@@ -40,6 +40,8 @@ async def create(batches: Batches, request: Request) -> Response:
             file = await upload.receive(request, batches.now_ms)
         except FilesFull as error:
             raise files_full(error) from None
+        except FileLost:
+            raise file_lost_meanwhile() from None
     log_event("file taken", file=file.id, tenant=tenant, bytes=file.size_bytes)
     return JSONResponse(file_object(file))
 

@@ -78,6 +78,7 @@ class Upload:
                 await self._store.add_piece(file, number, piece)
         if not form.complete:
             raise InvalidRequest("body", "a form without its end", "multipart/form-data")
+        await self._store.check_pieces(file, number)
         return size_bytes
 
     def _kept(self, file: StoredFile) -> StoredFile:

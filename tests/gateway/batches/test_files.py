@@ -227,6 +227,31 @@ async def test_an_invalid_limit_is_named(stage: Stage, path: str, limit: str) ->
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "limit")
 
 
+async def test_an_upload_that_redis_lost_a_part_of_is_refused(stage: Stage, redis_server: RedisServer) -> None:
+    """Redis restarted with less than it had, or the time for an upload passed while the gateway was stopped."""
+    served, tail = await stage.gateway(), asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + bytes(PIECE_BYTES + 1)
+        await tail.wait()
+        yield bytes(PIECE_BYTES) + b"\r\n--x--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    async with served.http() as http:
+        posting = asyncio.create_task(http.post("/v1/files", content=chunks(), headers=headers))
+        with redis_server.client() as redis:
+
+            async def is_one_deleted() -> bool:
+                return bool(redis.delete(*redis.keys("*:file:*:pieces") or ["none"]))
+
+            await eventually(is_one_deleted)
+            tail.set()
+            refused = await posting
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "file_lost")
+            assert redis.keys("*:file*") == []
+
+
 async def test_a_client_that_disconnects_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway()
     begun = asyncio.Event()
