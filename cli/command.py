@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from orcastream.cli.standard_streams import print_or_drop
+
 USAGE_ERROR = 2
 _INTERRUPTED = 130
 _OWN = "orcastream"
@@ -57,6 +59,6 @@ def fail(who: str, *lines: str, code: int = USAGE_ERROR) -> int:
 
 
 def warn(who: str, *lines: str) -> None:
-    """Print messages on standard error, one line each."""
+    """Print messages on standard error, one line each; the exit code does not depend on whether that is possible."""
     for line in lines:
-        print(f"{who}: {' '.join(line.split())}", file=sys.stderr)
+        print_or_drop(f"{who}: {' '.join(line.split())}", sys.stderr)

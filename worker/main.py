@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -151,7 +152,8 @@ def _not_loaded(error: Exception) -> int:
 
 
 def _unusable(why: str) -> int:
-    print(f"orcastream worker: {why}", file=sys.stderr)
+    with suppress(OSError):  # the exit code does not depend on whether anybody reads this
+        print(f"orcastream worker: {why}", file=sys.stderr)
     return 2
 
 

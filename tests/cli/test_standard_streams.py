@@ -1,5 +1,6 @@
 """Commands whose output cannot be written, or whose streams are closed."""
 
+import io
 import os
 import signal
 import subprocess
@@ -11,9 +12,11 @@ from typing import TextIO
 import pytest
 
 from orcastream.cli import gateway_processes
+from orcastream.cli.command import USAGE_ERROR
 from orcastream.cli.process import Program
 from orcastream.cli.supervisor import Supervisor
 from orcastream.cli.up import TextLines
+from orcastream.worker import main as worker_main
 from tests.cli.processes import ROOT
 from tests.cli.test_supervisor import SLEEPER, Report, quick
 
@@ -94,6 +97,21 @@ def test_keys_that_cannot_be_shown_can_be_read(tmp_path: Path) -> None:
 def test_a_reader_that_closes_early_is_no_error() -> None:
     done = command("completion", "bash", redirected="| true; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("redirected", ["2> /dev/full", "2>&1 > /dev/null | true; exit ${PIPESTATUS[0]}"])
+@pytest.mark.parametrize("arguments", [("nonsense",), ("gateway", "--redis-url", "")])
+def test_an_error_that_cannot_be_written_keeps_its_exit_code(arguments: tuple[str, ...], redirected: str) -> None:
+    assert command(*arguments, redirected=redirected).returncode == USAGE_ERROR
+
+
+def test_a_worker_that_cannot_say_why_it_ends_keeps_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, unwritable: io.TextIOWrapper
+) -> None:
+    unwritable.reconfigure(line_buffering=True)  # as standard error
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", unwritable)
+        assert worker_main._unusable("model: not there") == USAGE_ERROR
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
