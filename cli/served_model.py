@@ -35,7 +35,10 @@ def with_model(settings: S) -> S:
 
 def _checked(model: str) -> str:
     """Return the model. Raises UserError if it can only be a directory, and that directory holds no model."""
-    path = Path(model).expanduser()
+    try:
+        path = Path(model).expanduser()
+    except RuntimeError:  # `~` without HOME, and a user id without an account; or `~NAME` of no account
+        path = Path(model)
     is_local = path.is_dir() or model.startswith(("/", "./", "../", "~"))
     if not is_local:
         return model

@@ -114,7 +114,7 @@ def test_a_directory_name_that_is_invalid_in_a_key_requires_a_name(tmp_path: Pat
         with_model(load_settings(WorkerSettings, ("--model", "my model"), "worker"))
 
 
-@pytest.mark.parametrize("model", ["/no/such/model", "./nothing", "empty"])
+@pytest.mark.parametrize("model", ["/no/such/model", "./nothing", "empty", "~no-such-user/model"])
 def test_a_directory_without_a_model_is_reported(model: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=rf"model .*: got '{model}', allowed: a directory with a config.json, or a hub"):
