@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection
 
 from orcastream.broker.aside import read_aside
-from orcastream.broker.attach import Attached
+from orcastream.broker.attach import Attached, NotMine
 from orcastream.broker.claimed import Claimed
 from orcastream.broker.cleanup import drop_duplicate
 from orcastream.broker.dead_letter import is_hopeless
@@ -17,6 +17,7 @@ from orcastream.schemas.request import GenerationRequest
 from orcastream.text.tokenizer import Tokenizer
 from orcastream.worker.constraints import Constraints
 from orcastream.worker.lifecycle import Lifecycle
+from orcastream.worker.restoring import Restorer
 from orcastream.worker.roster import Roster
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
@@ -38,6 +39,7 @@ class Admission:
         keys: Keys,
         worker: str,
         lifecycle: Lifecycle,
+        restorer: Restorer,
     ) -> None:
         self._settings = settings
         self._limits = engine.limits
@@ -49,6 +51,7 @@ class Admission:
         self._keys = keys
         self._worker = worker
         self._lifecycle = lifecycle
+        self._restorer = restorer
         self._ender = Ender(
             keys,
             worker,
@@ -90,6 +93,8 @@ class Admission:
         if not isinstance(outcome, Attached):
             self._lifecycle.not_attached(running, outcome)
             self._roster.remove(running)
+            if isinstance(outcome, NotMine):  # or Redis has lost it, and kept the connection
+                self._restorer.add(running)
             return False
         running.last_epoch = outcome.log.epoch
         self._lifecycle.attached(running, outcome)

@@ -80,6 +80,7 @@ class Worker:
             listeners=(metrics.iterated, iteration_trace.iterated, recorder.iterated),
         )
         adapter_waits = AdapterWaits(shelf)
+        restorer = Restorer(settings.retention_ms, engine.eos_token_ids)
         self._parts = Parts(
             keys=keys,
             name=name,
@@ -89,11 +90,11 @@ class Worker:
             roster=roster,
             shelf=shelf,
             adapter_waits=adapter_waits,
-            admission=Admission(settings, engine, tokenizer, shelf.names, roster, keys, name, lifecycle),
+            admission=Admission(settings, engine, tokenizer, shelf.names, roster, keys, name, lifecycle, restorer),
             publisher=publisher,
             outbox=outbox,
             keeper=Keeper(settings, engine_loop, roster, metrics),
-            restorer=Restorer(settings.retention_ms, engine.eos_token_ids),
+            restorer=restorer,
             lifecycle=lifecycle,
             metrics=metrics,
             meter=ThroughputMeter(settings.class_weight),

@@ -12,7 +12,8 @@ from orcastream.schemas.events import Output
 from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import Producer
+from tests.worker.producer import LONG, Producer
+from tests.worker.worker_process import PACED
 
 pytestmark = one_server("system")
 
@@ -55,6 +56,29 @@ def test_a_request_lost_to_a_truncated_aof_is_answered_by_its_worker(
     assert fold.tokens[0] == undisturbed(count_prompt, **SAMPLING)
     producer.wait_empty()
     producer.redis.close()
+
+
+@pytest.mark.parametrize("lost", ["everything", "the entry and its log"])
+def test_a_request_lost_without_a_broken_connection_is_answered_by_its_worker(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int], lost: str
+) -> None:
+    """Somebody runs FLUSHALL, or the server evicts."""
+    start_worker(patch=PACED).wait_serving()
+    request_id = producer.post(count_prompt, **LONG)
+    fold, seen = Fold(), 0
+    for event_id, event in producer.events(request_id):
+        fold.feed(event_id, event)
+        seen += isinstance(event, Output)
+        if seen == 4:
+            keys = [producer.keys.requests("normal"), producer.keys.reply(request_id)]
+            producer.redis.flushall() if lost == "everything" else producer.redis.delete(*keys)
+            break
+    for event_id, event in producer.events(request_id):
+        fold.feed(event_id, event)
+    assert fold.terminal is not None
+    assert fold.terminal.error is None
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
+    producer.wait_empty()
 
 
 def test_a_worker_warns_of_a_server_that_evicts(own_redis: Callable, start_worker: StartWorker) -> None:
