@@ -28,7 +28,10 @@ class Connection(ABC):
 
     @abstractmethod
     async def call_in_order(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
-        """As `call_many`, but each command runs after the previous ones, whatever servers their keys are on."""
+        """As `call_many`, but each command runs after the previous ones, whatever servers their keys are on.
+
+        After a script that its server does not know, commands run twice: those after a script must be repeatable.
+        """
 
     @abstractmethod
     def post(self, commands: Sequence[Command | ScriptCall]) -> None:

@@ -117,8 +117,6 @@ class Link(Connection):
         self._in_flight: deque[_InFlight] = deque()
         self._along, self._num_along = b"", 0
         """The packed commands that go with the next write, and their number."""
-        self._known_scripts: set[str] = set()
-        """Hashes of scripts that were sent to the server over this link."""
         self._heard_at = 0.0
         self.longest_wait_s = 0.0
         """The longest time that the server took to answer, since a caller last reset it to 0."""
@@ -256,12 +254,13 @@ class Link(Connection):
         return replies
 
     async def call_in_order(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
-        """As `call_many`; a script that the server may not know is sent as text, or it would run after the others."""
-        scripts = {command.script.sha for command in commands if isinstance(command, ScriptCall)}
-        if scripts <= self._known_scripts:
-            return await self.call_many(commands)
-        replies: list[Any] = await self.send(_in_text(commands), len(commands))
-        self._known_scripts |= scripts
+        """As `call_many`, but if the server does not know a script, all commands from there on are sent again."""
+        plain = [command.by_hash() if isinstance(command, ScriptCall) else command for command in commands]
+        replies: list[Any] = await self.send(pack_many(plain), len(plain)) if plain else []
+        for index, reply in enumerate(replies):
+            if isinstance(reply, NoScriptError) and isinstance(commands[index], ScriptCall):
+                left = commands[index:]
+                return replies[:index] + list(await self.send(_in_text(left), len(left)))
         return replies
 
     def post(self, commands: Sequence[Command | ScriptCall]) -> None:
