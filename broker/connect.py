@@ -8,6 +8,7 @@ from orcastream.broker.link import Link, LinkObserver
 from orcastream.broker.master_watch import MasterWatch
 from orcastream.broker.router import Router
 from orcastream.broker.sentinel import open_master
+from orcastream.broker.server_state import check_version
 
 
 async def connect(
@@ -17,12 +18,22 @@ async def connect(
     reply_timeout_s: float = 5.0,
     observer: LinkObserver | None = None,
 ) -> Connection:
-    """Open a link to the master, or a router over a cluster. Raises as `Link.open` and `Router.open` do.
+    """Open a link to the master, or a router over a cluster. Raises as `Link.open` and `Router.open` do, and
+    ResponseError if the server is too old.
 
     Call again once the connection is dead. A link found through sentinels also ends when they name another master.
     """
     address = RedisAddress.parse(url)
-    options: dict[str, Any] = {"name": name, "reply_timeout_s": reply_timeout_s, "observer": observer}
+    connection = await _open(address, name=name, reply_timeout_s=reply_timeout_s, observer=observer)
+    try:
+        await check_version(connection)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def _open(address: RedisAddress, **options: Any) -> Connection:
     if address.mode is Mode.CLUSTER:
         return await Router.open(address, **options)
     if address.mode is Mode.SENTINEL:

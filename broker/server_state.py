@@ -11,6 +11,8 @@ from orcastream.broker.link import Link
 
 _SAYS_OK: Final = "ok"
 _KEEPS_ALL: Final = "noeviction"
+_LEAST_VERSION: Final = (6, 2)
+"""The first with all commands and options that the protocol needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,19 @@ async def eviction_warning(link: Connection) -> str | None:
         f"Redis deletes requests and replies when its memory is full: maxmemory-policy: got {policy}, "
         f"allowed: {_KEEPS_ALL}"
     )
+
+
+async def check_version(link: Connection) -> None:
+    """Raise ResponseError if the server is too old for the protocol, unless this user may not ask. Raises LinkLost.
+
+    In a cluster, one node is asked.
+    """
+    (told,) = await link.call_many([("INFO", "server")])
+    info = {} if isinstance(told, ResponseError) else _fields(told.decode(errors="replace"))
+    version = info.get("redis_version", "")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers and numbers < _LEAST_VERSION:
+        raise ResponseError(f"redis_version: got {version}, allowed: 6.2 or later")
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -1,17 +1,22 @@
 """The state that a Redis server reports about itself."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import redis
+from redis.exceptions import ResponseError
 
+from orcastream.broker.connect import connect
 from orcastream.broker.link import Link
 from orcastream.broker.server_state import ServerState, eviction_warning, read_server_state, state_of
 from orcastream.broker.takeover_gate import TakeoverGate
 from tests.broker.conftest import OpenLink
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
+from tests.tcp_proxy import TcpProxy
 
 
 async def once(link: Link, holds: Callable[[ServerState], object]) -> ServerState:
@@ -112,3 +117,22 @@ async def test_it_evicts_nothing_without_a_limit_or_a_policy_to_do_so(redis_serv
         finally:
             client.config_set("maxmemory-policy", "noeviction")
             client.config_set("maxmemory", 0)
+
+
+class _Older(TcpProxy):
+    """Makes a server report an older version of the same length."""
+
+    def let_through(self, data: bytes, connection: int, *, reply: bool) -> tuple[bytes, bool]:
+        """See TcpProxy."""
+        return re.sub(rb"(redis_version:)\d\.\d", rb"\g<1>6.0", data), False
+
+
+async def test_a_server_that_is_too_old_is_refused_by_its_version(redis_server: RedisServer) -> None:
+    """Otherwise claims and new requests would fail one by one, with errors inside of scripts."""
+    proxy = _Older(redis_server.port)
+    await proxy.listen()
+    try:
+        with pytest.raises(ResponseError, match=r"redis_version: got 6\.0\.\d+, allowed: 6\.2 or later"):
+            await connect(f"redis://127.0.0.1:{proxy.port}")
+    finally:
+        await proxy.refuse()
