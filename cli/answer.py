@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from orcastream.client.sse import ServedBy, SseParser
+from orcastream.client.sse import SseParser
 
 _DONE = "[DONE]"
 
@@ -76,15 +76,15 @@ class Answer:
         finally:
             self.ended = True
 
-    def _take(self, event: str | ServedBy | None) -> None:
-        if isinstance(event, ServedBy):
-            self.workers.append(event.worker)
-        elif event is not None and event != _DONE:
+    def _take(self, event: str | None) -> None:
+        if event is not None and event != _DONE:
             self._take_data(json.loads(event))
 
     def _take_data(self, event: dict[str, Any]) -> None:
         if "error" in event:
             self.error = str(event["error"].get("message", event["error"]))
+        if served_by := event.get("served_by"):
+            self.workers.append(served_by["worker"])
         for choice in event.get("choices", ()):
             if content := choice["delta"].get("content"):
                 self.last_s = time.monotonic()

@@ -126,7 +126,7 @@ class Gateways:
                 parser = SseParser()
                 async for line in response.aiter_lines():
                     data = parser.feed(line)
-                    if isinstance(data, str):
+                    if data is not None:
                         for event in answer.take(data):
                             yield event
                             if isinstance(event, Result):

@@ -9,7 +9,7 @@ from typing import Any
 from orcastream.bench.figures.outcome import Objectives, Outcome
 from orcastream.bench.serve.http_pool import HttpPool
 from orcastream.bench.workloads import SampleRequest
-from orcastream.client.sse import ServedBy, SseParser
+from orcastream.client.sse import SseParser
 
 _DONE = "[DONE]"
 _OK = 200
@@ -73,9 +73,7 @@ class Client:
             parser = SseParser()
             async for line in answer.lines():
                 event = parser.feed(line)
-                if isinstance(event, ServedBy):
-                    outcome.workers.append(event.worker)
-                elif event == _DONE:
+                if event == _DONE:
                     outcome.ended_s = time.monotonic()
                 elif event is not None:
                     _take(outcome, event)
@@ -128,6 +126,8 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
 def _read(outcome: Outcome, event: Mapping[str, Any]) -> None:
     if "error" in event:
         outcome.error = f"in the stream: {event['error'].get('code')}"
+    if served_by := event.get("served_by"):
+        outcome.workers.append(served_by["worker"])
     for choice in event.get("choices", ()):
         content = choice["text"] if isinstance(outcome.request.prompt, tuple) else choice["delta"].get("content")
         reason = choice.get("finish_reason")

@@ -14,7 +14,7 @@ from orcastream.gateway.replies.merged import merged
 from orcastream.gateway.replies.reply_session import Updates
 from orcastream.gateway.replies.reply_text import ReplyText
 from orcastream.gateway.replies.reply_writer import ReplyWriter
-from orcastream.gateway.replies.sse import KEEP_ALIVE, is_comment
+from orcastream.gateway.replies.sse import KEEP_ALIVE
 from orcastream.gateway.replies.turns import Turns
 from orcastream.schemas.events import Usage
 
@@ -112,17 +112,17 @@ async def stream(
                         usages.append(update.terminal.usage)
                 if len(usages) == len(replies):
                     written += first.end(usages)
-                if written and not is_comment(written[-1]):
+                if written:
                     together = b"".join(written)
                     written.clear()
                     yield together
     except Exception as error:
-        if written and not is_comment(written[-1]):
+        if written:
             yield b"".join(written)
             written.clear()
         told = as_api_error(error, request_id)
         failed(told)
-        yield b"".join((*written, first.failure(told)))
+        yield first.failure(told)
         if not isinstance(error, ApiError | BrokerError):
             raise
 

@@ -5,10 +5,11 @@ from collections.abc import Generator, Sequence
 from orcastream.broker.subscription import Update
 from orcastream.gateway.errors import ApiError, ended
 from orcastream.gateway.openai.answer_shape import AnswerShape
+from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.replies.chunks import Chunks
 from orcastream.gateway.replies.reply_text import Piece, ReplyText
 from orcastream.gateway.replies.reply_writer import ReplyWriter
-from orcastream.gateway.replies.sse import DONE, comment, event
+from orcastream.gateway.replies.sse import DONE, event
 from orcastream.schemas.events import Terminal, Usage
 
 
@@ -34,13 +35,15 @@ class EventWriter(ReplyWriter):
         self._resumable = resumable
         self._is_plain = resumable and not shape.usage.in_every_chunk
         self._prompt_tokens = self._num_choices = 0
+        self._served_by: Json = {}
+        """What the next chunk says of the worker that writes from there on."""
 
     def write(self, update: Update) -> Generator[bytes]:
         """See ReplyWriter."""
         started, terminal = update.started, update.terminal
         if started is not None:
             self._prompt_tokens = started.prompt_tokens
-            yield comment(f"worker {started.worker} epoch {update.epoch}")
+            self._served_by = {"served_by": {"worker": started.worker, "epoch": update.epoch}}
             self._num_choices = started.n
         pieces = self._text.take(update)
         if self._unopened and self._text.prompt.is_complete:
@@ -52,7 +55,7 @@ class EventWriter(ReplyWriter):
             check(terminal)
             for last in self._text.end(terminal):
                 chunk = self._shape.delta(last.choice, last.parts, last.finish_reason, self._usage(update))
-                yield self._chunks.whole(chunk, last.event_id if self._resumable else None)
+                yield self._whole(chunk, last.event_id)
 
     def end(self, usages: Sequence[Usage]) -> list[bytes]:
         """Return the token counts, if requested, and the end."""
@@ -64,10 +67,15 @@ class EventWriter(ReplyWriter):
 
     def _piece(self, piece: Piece, update: Update) -> bytes:
         parts = piece.parts
-        if self._is_plain and not piece.logprobs and len(parts) == 1 and isinstance(parts[0], str):
+        is_plain = self._is_plain and not self._served_by and not piece.logprobs
+        if is_plain and len(parts) == 1 and isinstance(parts[0], str):
             return self._chunks.delta(piece.choice, parts[0], piece.event_id)
         chunk = self._shape.delta(piece.choice, parts, None, self._usage(update), piece.logprobs)
-        return self._chunks.whole(chunk, piece.event_id if self._resumable else None)
+        return self._whole(chunk, piece.event_id)
+
+    def _whole(self, chunk: Json, event_id: str | None = None) -> bytes:
+        served_by, self._served_by = self._served_by, {}
+        return self._chunks.whole({**chunk, **served_by}, event_id if self._resumable else None)
 
     def _usage(self, update: Update) -> Usage | None:
         """Return the token counts up to an update, if every chunk must carry them."""
@@ -79,7 +87,7 @@ class EventWriter(ReplyWriter):
         for choice in range(self._num_choices):
             chunk = self._shape.opened(choice, prompt.echo, prompt.told)
             if chunk is not None:
-                yield event(chunk)
+                yield self._whole(chunk)
 
 
 def total(usages: Sequence[Usage]) -> Usage:

@@ -12,7 +12,7 @@ from orcastream.gateway.openai.encoded_json import encoded
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b"\n"
-"""An empty line, which clients ignore. A comment would break load tools that concatenate what they read."""
+"""An empty line, which clients ignore. Many take a comment for an event: they parse every other line as JSON."""
 _HEADERS: Final[dict[str, str]] = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 SERVERS_SEND = "orcastream.send"
 """Key of the server's own `send` in a request's scope: middleware around it inspects the begin and end of an answer."""
@@ -21,16 +21,6 @@ SERVERS_SEND = "orcastream.send"
 def event(data: Mapping[str, Any]) -> bytes:
     """Return one event."""
     return b"data: %b\n\n" % encoded(data)
-
-
-def comment(text: str) -> bytes:
-    """Return a block that clients skip. Write it together with an event after it, see KEEP_ALIVE."""
-    return f": {' '.join(text.split())}\n\n".encode()
-
-
-def is_comment(block: bytes) -> bool:
-    """Whether `comment` made this block."""
-    return block.startswith(b":")
 
 
 def head_of_stream(headers: Mapping[str, str]) -> Response:

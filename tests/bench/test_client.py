@@ -19,7 +19,7 @@ from tests.bench.scripted_gateway import Answer, scripted_gateway
 from tests.ports import free_port
 
 QUESTION = SampleRequest("Count", "1, 2")
-START = b": worker w1 epoch 5\n"
+START = b'data: {"choices": [], "served_by": {"worker": "w1", "epoch": 5}}\n\n'
 USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}\n\n'
 DONE = b"data: [DONE]\n\n"
 

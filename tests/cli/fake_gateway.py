@@ -1,4 +1,4 @@
-"""A gateway for tests of its clients: answers chats from a list, with the comments and events of the real one."""
+"""A gateway for tests of its clients: answers chats from a list, with the events of the real one."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +25,10 @@ def gateway(reply: Reply, *, worker: str = "host-1-ab") -> httpx.MockTransport:
 
 
 def _events(pieces: Sequence[str], worker: str) -> Iterator[bytes]:
-    yield f": worker {worker} epoch 7\n\n".encode()
-    yield _event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+    opening = {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+    yield _event({**opening, "served_by": {"worker": worker, "epoch": 7}})
     for piece in pieces:
-        yield b": keep-alive\n\n"
+        yield b"\n"
         yield _event({"choices": [{"delta": {"content": piece}, "finish_reason": None}]})
     yield _event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
     yield _event({"choices": [], "usage": {"completion_tokens": len(pieces)}})

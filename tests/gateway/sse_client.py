@@ -10,11 +10,10 @@ import httpx
 
 @dataclass(frozen=True)
 class Seen:
-    """One event or comment; `last_id` is the id that a client would send back now, `id_line` that of a browser."""
+    """One event; `last_id` is the id that a client would send back now, `id_line` that of a browser."""
 
     last_id: str | None
     data: Any = None
-    comment: str | None = None
     id_line: str | None = None
 
     @property
@@ -34,12 +33,10 @@ class Seen:
 
 
 async def read(response: httpx.Response, last_id: str | None = None) -> AsyncIterator[Seen]:
-    """Yield events and comments as they arrive."""
+    """Yield events as they arrive."""
     data = id_line = None
     async for line in response.aiter_lines():
-        if line.startswith(": "):
-            yield Seen(last_id, comment=line[2:])
-        elif line.startswith("id: "):
+        if line.startswith("id: "):
             id_line = line[4:]
         elif line.startswith("data: "):
             raw = line[6:]

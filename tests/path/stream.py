@@ -1,7 +1,6 @@
 """A client of a streamed completion that sees the raw events, and can resume after its connection is lost."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ Fault = Callable[["Stream"], None]
 
 @dataclass
 class Stream:
-    """What a client has received so far: text, workers from comments, the last event id."""
+    """What a client has received so far: text, the workers that wrote it, the last event id."""
 
     text: str = ""
     workers: list[str] = field(default_factory=list)
@@ -53,9 +52,7 @@ class Stream:
 
     def _take(self, line: str, faults: dict[int, Fault]) -> None:
         name, _, value = line.partition(": ")
-        if worker := re.match(r": worker (\S+) epoch (\d+)", line):
-            self.workers.append(worker[1])
-        elif name == "data" and value == "[DONE]":
+        if name == "data" and value == "[DONE]":
             self.done = True
         elif name == "data":
             self._chunk(json.loads(value))
@@ -68,6 +65,8 @@ class Stream:
             self.error = chunk["error"]
             return
         self.last_id = chunk.get("event_id", self.last_id)
+        if served_by := chunk.get("served_by"):
+            self.workers.append(served_by["worker"])
         for choice in chunk["choices"]:
             self.text += choice["text"]
             self.finish_reason = choice["finish_reason"] or self.finish_reason

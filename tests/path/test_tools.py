@@ -60,12 +60,11 @@ def streamed(site: Site, kill_at: int | None = None, **more: Any) -> tuple[list[
     url = f"{site.url}/v1/chat/completions"
     with httpx.Client(timeout=PATIENCE_S) as http, http.stream("POST", url, json=body) as lines:
         for line in lines.iter_lines():
-            if line.startswith(": worker "):
-                newest = line.split()[2]
-                workers.add(newest)
-            elif line.startswith("data: {"):
+            if line.startswith("data: {"):
                 chunk = json.loads(line.removeprefix("data: "))
                 assert "error" not in chunk, chunk
+                newest = chunk.get("served_by", {}).get("worker", newest)
+                workers.add(newest)
                 if kill_at is not None and chunk["usage"] and chunk["usage"]["completion_tokens"] >= kill_at:
                     site.workers[newest].kill()
                     kill_at = None

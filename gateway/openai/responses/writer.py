@@ -9,7 +9,7 @@ from orcastream.gateway.openai.responses.builder import NumberedEvent, ResponseB
 from orcastream.gateway.replies.chunks import EVENT_ID
 from orcastream.gateway.replies.event_writer import check
 from orcastream.gateway.replies.reply_writer import ReplyWriter
-from orcastream.gateway.replies.sse import comment, event
+from orcastream.gateway.replies.sse import event
 from orcastream.schemas.events import Usage
 
 
@@ -27,8 +27,6 @@ class ResponseWriter(ReplyWriter):
 
     def write(self, update: Update) -> Iterator[bytes]:
         """See ReplyWriter."""
-        if update.started is not None:
-            yield comment(f"worker {update.started.worker} epoch {update.epoch}")
         yield from self._written(self._builder.take(update))
         if update.terminal is not None:
             self._behind.check_reached()

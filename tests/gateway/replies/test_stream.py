@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from orcastream.broker.errors import ReplyConflict
 from orcastream.broker.subscription import Update
@@ -47,11 +48,17 @@ def texts(part: bytes) -> list[str]:
     return [json.loads(line)["choices"][0]["text"] for line in lines]
 
 
+def served_by(part: bytes) -> list[Any]:
+    """Return what each event says of its worker."""
+    lines = [line[6:] for line in part.split(b"\n") if line.startswith(b"data: ")]
+    return [json.loads(line).get("served_by") for line in lines]
+
+
 async def test_simultaneous_events_are_sent_in_one_piece(tokenizer: Tokenizer) -> None:
     begun = Update((0,), (0,), 1, started=STARTED)
     one_by_one = updates(tokenizer, "abc")
     parts, _ = await bytes_of([[begun, *one_by_one[:2]], [], one_by_one[2:]], tokenizer)
-    assert parts[0].startswith(b": worker w1 epoch 1\n\ndata: ")
+    assert served_by(parts[0]) == [{"worker": "w1", "epoch": 1}, None]
     assert parts[1] == KEEP_ALIVE
     assert len(texts(parts[0])) == 2
     assert len(texts(parts[2])) == 1
@@ -60,15 +67,16 @@ async def test_simultaneous_events_are_sent_in_one_piece(tokenizer: Tokenizer) -
     assert b"\nid:" not in parts[0]
 
 
-async def test_a_comment_waits_for_the_next_event(tokenizer: Tokenizer) -> None:
-    """Load tools join what they read: sent alone, the comment would swallow the rest."""
+async def test_the_next_chunk_names_a_worker_that_begins(tokenizer: Tokenizer) -> None:
+    """It is a field: many clients parse every line that is not empty as JSON."""
     begun = Update((0,), (0,), 1, started=STARTED)
-    parts, _ = await bytes_of([[begun], [], updates(tokenizer, "a")], tokenizer)
+    again = Update((1,), (1,), 2, started=replace(STARTED, worker="w2"))
+    first, second = updates(tokenizer, "ab")
+    parts, _ = await bytes_of([[begun], [], [first, again], [second]], tokenizer)
     assert parts[0] == KEEP_ALIVE
-    assert parts[1].startswith(b": worker w1 epoch 1\n\ndata: ")
-    assert texts(parts[1]) == ["a"]
-    parts, _ = await bytes_of([[begun]], tokenizer, ReplyConflict("another"))
-    assert parts[0].startswith(b": worker w1 epoch 1\n\ndata: ")
+    assert [served_by(part) for part in parts[1:]] == [[{"worker": "w1", "epoch": 1}], [{"worker": "w2", "epoch": 2}]]
+    assert texts(b"".join(parts)) == ["a", "b"]
+    assert all(line.startswith(b"data: ") for line in b"".join(parts).split(b"\n") if line)
 
 
 async def test_events_before_an_error_are_sent_before_it(tokenizer: Tokenizer) -> None:
