@@ -62,6 +62,12 @@ class ModelLimits:
         """Return the bound on output tokens for `payload`: its own, or the rest of the context."""
         return self.fit(len(payload.prompt), max_tokens=payload.max_tokens, min_tokens=payload.min_tokens)
 
+    @property
+    def context(self) -> str:
+        """The context in the words of OpenAI's API, from which programs conclude that they must shorten the prompt."""
+        cache = "" if self.max_cached_tokens is None else f" (KV cache {self.max_cached_tokens})"
+        return f"this model's maximum context length is {self.max_model_len} tokens{cache}"
+
     def fit(self, num_prompt_tokens: int, *, max_tokens: int | None, min_tokens: int) -> int:
         """Return the bound on output tokens; raise InvalidRequest if prompt and output do not fit."""
         room = self.max_total_tokens - num_prompt_tokens
@@ -69,15 +75,13 @@ class ModelLimits:
             raise self.too_long(f"{num_prompt_tokens} tokens")
         for field, value in (("max_tokens", max_tokens), ("min_tokens", min_tokens)):
             if value is not None and value > room:
-                allowed = f"at most {room} after a prompt of {num_prompt_tokens} tokens"
+                allowed = f"at most {room} after a prompt of {num_prompt_tokens} tokens: {self.context}"
                 raise InvalidRequest(field, value, allowed)
         return room if max_tokens is None else max_tokens
 
     def too_long(self, told: str) -> InvalidRequest:
         """Return the error for a prompt that does not fit; `told` is its length in words."""
-        cache = "" if self.max_cached_tokens is None else f", KV cache {self.max_cached_tokens}"
-        allowed = f"at most {self.max_total_tokens - 1} tokens (context {self.max_model_len}{cache})"
-        return InvalidRequest("prompt", told, allowed)
+        return InvalidRequest("prompt", told, f"at most {self.max_total_tokens - 1} tokens: {self.context}")
 
     def check(self, payload: Payload) -> None:
         """Raise InvalidRequest if `payload` asks for something that this model cannot do."""

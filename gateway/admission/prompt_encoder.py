@@ -63,7 +63,7 @@ class PromptEncoder:
         most_tokens, longest = self._limits.max_total_tokens - 1, self._tokenizer.longest_token
         if count > most_tokens * longest:
             allowed = f"at most {most_tokens * longest} characters ({most_tokens} tokens of at most {longest})"
-            raise InvalidRequest("prompt", f"{count} characters", allowed)
+            raise InvalidRequest("prompt", f"{count} characters", f"{allowed}: {self._limits.context}")
 
 
 def _characters(value: object) -> int:

@@ -11,6 +11,7 @@ from orcastream.schemas.model_limits import ModelLimits, context_length
 from orcastream.schemas.request import GenerationRequest, Payload, parse_payload
 
 LIMITS = ModelLimits(vocab_size=100, max_model_len=32)
+CONTEXT = ": this model's maximum context length is 32 tokens"
 
 
 def payload(num_tokens: int, **rest: Any) -> Payload:
@@ -27,7 +28,7 @@ def test_the_cache_may_hold_less_than_the_context() -> None:
     assert small.max_total_tokens == 20
     assert ModelLimits(100, 32, max_cached_tokens=50).max_total_tokens == 32
     small.check(payload(10, max_tokens=10))
-    with pytest.raises(InvalidRequest, match=r"^max_tokens: got 11, allowed: at most 10 after a prompt of 10 tokens$"):
+    with pytest.raises(InvalidRequest, match=r"at most 10 after a prompt of 10 tokens: .* 32 tokens \(KV cache 20\)$"):
         small.check(payload(10, max_tokens=11))
 
 
@@ -69,9 +70,9 @@ def test_accepted(accepted: Payload) -> None:
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (payload(32), "prompt: got '32 tokens', allowed: at most 31 tokens (context 32)"),
-        (payload(10, max_tokens=23), "max_tokens: got 23, allowed: at most 22 after a prompt of 10 tokens"),
-        (payload(10, min_tokens=23), "min_tokens: got 23, allowed: at most 22 after a prompt of 10 tokens"),
+        (payload(32), "prompt: got '32 tokens', allowed: at most 31 tokens" + CONTEXT),
+        (payload(10, max_tokens=23), "max_tokens: got 23, allowed: at most 22 after a prompt of 10 tokens" + CONTEXT),
+        (payload(10, min_tokens=23), "min_tokens: got 23, allowed: at most 22 after a prompt of 10 tokens" + CONTEXT),
         (
             parse_payload({"prompt": [1, 100, 5]}),
             "prompt.1: got 100, allowed: token ids below the vocabulary size 100",

@@ -108,7 +108,7 @@ async def test_an_unstated_length_fits_the_context(stage: Stage, ask: Ask) -> No
     asked = {"prompt": [5] * 94, "min_tokens": 7}
     result, failed = await ask(line=JobLine(9, json.dumps(asked).encode()))
     assert failed
-    assert result["error"]["message"] == "min_tokens: got 7, allowed: at most 6 after a prompt of 94 tokens"
+    assert result["error"]["message"].startswith("min_tokens: got 7, allowed: at most 6 after a prompt of 94 tokens")
     result, failed = await ask(line=JobLine(10, json.dumps({**asked, "min_tokens": 0, "max_tokens": 16}).encode()))
     assert (worker.requests[-1].id, worker.requests[-1].payload.max_tokens) == ("job.10", 16)
 

@@ -17,7 +17,7 @@ def test_a_refusal_states_the_prompts_tokens_or_their_minimum(tokenizer: Tokeniz
         PromptEncoder(tokenizer, LIMITS).encode(Text(text))
     count = len(tokenizer.encode(text))
     told, _, allowed = str(caught.value).partition(", allowed: ")
-    assert allowed == "at most 1999 tokens (context 2000)"
+    assert allowed == "at most 1999 tokens: this model's maximum context length is 2000 tokens"
     if len(text) < 4096:
         assert told == f"prompt: got '{count} tokens'"
     else:

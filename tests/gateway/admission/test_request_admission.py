@@ -593,6 +593,7 @@ def test_requests_beyond_the_context_are_refused(
 ) -> None:
     error = refusal(admission, endpoint, {"model": "tiny", **body})
     assert (error.status, error.param, error.code) == (400, param, "context_length_exceeded")
+    assert f"this model's maximum context length is {MAX_MODEL_LEN} tokens" in error.message  # litellm looks for it
 
 
 def test_a_token_outside_the_vocabulary_is_another_error(admission: RequestAdmission) -> None:
@@ -683,6 +684,7 @@ def test_text_too_long_for_any_context_is_refused_by_its_length(
     for error, param in zip(refused, ("prompt", "messages"), strict=True):
         assert (error.status, error.param, error.code) == (400, param, "context_length_exceeded")
         assert f"{param}: got '{2 * len(half)} characters', allowed: at most {most} characters" in error.message
+        assert "this model's maximum context length is" in error.message
 
 
 def test_oversized_template_output_is_not_tokenized(
