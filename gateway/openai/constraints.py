@@ -46,10 +46,10 @@ def take_constraint(body: Body, names: Set[str]) -> Json:
             asked[name] = (_GUIDED[name], value)
     if not asked:
         return {}
-    if len(asked) > 1:
+    if len(asked) > 1 and len({json.dumps(each) for each in asked.values()}) > 1:  # guidance sends one under two names
         *others, last = asked
         raise InvalidRequest(last, asked[last][1], f"nothing with {', '.join(others)}: an answer follows one of them")
-    ((field, (kind, value)),) = asked.items()
+    field, (kind, value) = next(iter(asked.items()))
     return {"constraint": checked(field, _KINDS[kind], value)}
 
 

@@ -31,7 +31,7 @@ _OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "continue_final_message": (False,),
     "documents": ([],),
     "echo": (False,),
-    "guided_decoding_backend": _NOTHING,
+    "guided_decoding_backend": ("auto", "guidance"),
     "guided_whitespace_pattern": _NOTHING,
     "include_reasoning": (True,),
     "include_stop_str_in_output": (False,),

@@ -63,6 +63,12 @@ def test_no_constraint_requested_means_none_applied(body: dict[str, Any]) -> Non
     assert parsed(**body) is None
 
 
+def test_one_constraint_may_have_two_names() -> None:
+    """guidance sends it under vLLM's older and newer name, and asks for the backend that is used here anyway."""
+    both = {"guided_grammar": 'start: "a"', "structured_outputs": {"grammar": 'start: "a"'}}
+    assert parsed(**both, guided_decoding_backend="guidance") == parsed(guided_grammar='start: "a"')
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
