@@ -36,6 +36,13 @@ def completion():
     return {"text": answer.choices[0].text}
 
 
+def too_long():
+    try:
+        litellm.completion(model="openai/orca-demo", max_tokens=100_000, **asking("What is 3 + 4?"))
+    except litellm.BadRequestError as error:
+        return {"error": type(error).__name__}
+
+
 def tools():
     """A call, its result, and the answer after it."""
     names = {"type": "object", "properties": {"name": {"enum": ["soup", "pie"]}}, "required": ["name"]}
