@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,13 @@ def wait_for_line(worker: WorkerProcess, text: str) -> None:
 
 def looks_seldom() -> None:
     """In a worker's process: look for work only on an arrival or a wake-up."""
-    from orcastream.worker import intake
+    from orcastream.broker.claim import Claimer
+    from orcastream.worker.intake import Intake
 
-    intake._BLOCK_MS, intake._LOOK_S = 3_000, 3600.0
+    wait = Claimer.wait_for_work
+
+    async def wait_briefly(self: Any, waits: Any, timeout_ms: int, **more: Any) -> Any:
+        return await wait(self, waits, min(timeout_ms, 3_000), **more)  # below the reply timeout of its link
+
+    Claimer.wait_for_work = wait_briefly
+    Intake._pause_s = lambda _: 3600.0
