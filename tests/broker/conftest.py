@@ -81,7 +81,7 @@ async def make_reader(keys: Keys) -> AsyncIterator[MakeReader]:
     """A factory of started reply readers."""
     readers: list[ReplyReader] = []
 
-    async def make(url: str, who: str = "gateway", **options: float) -> ReplyReader:
+    async def make(url: str, who: str = "gateway", **options: Any) -> ReplyReader:
         reader = ReplyReader(url, keys, who, retention_ms=RETENTION_MS, **options)
         readers.append(reader)
         await reader.start()

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from orcastream.broker.attach import Attached, Ended, NotMine
+from orcastream.broker.connection import Connection
 from orcastream.broker.errors import Fenced, LinkLost, Unusable
 from orcastream.broker.fold import fold_log
 from orcastream.broker.link import Link
@@ -24,7 +25,7 @@ Action = Callable[[], Awaitable[object]]
 class Interposed:
     """A link that executes a batch one command at a time, with an action before the n-th command overall."""
 
-    def __init__(self, link: Link, actions: dict[int, Action], *, every: Action | None = None) -> None:
+    def __init__(self, link: Connection, actions: dict[int, Action], *, every: Action | None = None) -> None:
         self._link = link
         self._actions = actions
         self._every = every

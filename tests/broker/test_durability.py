@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from orcastream.broker.connection import Connection
 from orcastream.broker.durability import Durability
 from orcastream.broker.errors import NotOnDisk
-from orcastream.broker.link import Link
 from orcastream.broker.queue import Enqueued, RequestQueue
 from orcastream.broker.redis_link import RedisLink
 from orcastream.schemas.errors import InvalidRequest
@@ -39,7 +39,7 @@ async def make(keys: Keys) -> AsyncIterator[Make]:
         await durability.close()
 
 
-def enqueuing(keys: Keys, request: GenerationRequest) -> Callable[[Link], Awaitable[Enqueued]]:
+def enqueuing(keys: Keys, request: GenerationRequest) -> Callable[[Connection], Awaitable[Enqueued]]:
     return lambda link: RequestQueue(link, keys).enqueue(request, terms=None, retention_ms=RETENTION_MS)
 
 

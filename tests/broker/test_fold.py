@@ -156,7 +156,7 @@ def test_tokens_after_a_gap_in_the_prompt_do_not_count() -> None:
 
 
 def test_folding_a_whole_log_ignores_gaps_conflicts_and_garbage() -> None:
-    entries = [
+    entries: list[Any] = [
         raw(1, 0, STARTED),
         raw(1, 1, tokens(0, 1, 2)),
         [b"1-2", [b"type", b"tokens", b"payload", b"\xc1"]],

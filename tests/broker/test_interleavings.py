@@ -120,8 +120,9 @@ class Chaos:
         await self.dice.choice(faults)()
 
     async def kill_connection(self) -> None:
-        victim = self.dice.choice(self.processes).worker.link.client_id
-        await self.link.call_many([("CLIENT", "KILL", "ID", victim)])
+        victim = self.dice.choice(self.processes).worker.link
+        assert isinstance(victim, Link)
+        await self.link.call_many([("CLIENT", "KILL", "ID", victim.client_id)])
 
     async def lose_entry(self) -> None:
         if self.watch.ref is not None:

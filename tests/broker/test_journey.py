@@ -1,9 +1,10 @@
 """The complete path of a request through the broker, without faults."""
 
+from orcastream.broker.link import Link
 from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue
 from orcastream.schemas.keys import Keys
-from tests.broker.conftest import Link, MakeReader, MakeWorker
+from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.scripted import enqueue, make_request
 from tests.redis_server import RedisServer
 

@@ -79,9 +79,9 @@ def test_each_lane_has_its_own_hash_slot(keys: Keys, cluster: RedisCluster) -> N
     assert {keys.lane_of(request_id) for request_id in IDS} == set(range(LANES))
     assert keys.control == one.control
     assert Keys("demo").lane_of("r1") == 0
-    for lane, lanes in ((1, 1), (-1, 2), (0, 0), (0, 65)):
+    for number, lanes in ((1, 1), (-1, 2), (0, 0), (0, 65)):
         with pytest.raises(InvalidRequest, match="lane"):
-            Keys("demo", queue_lanes=lanes, lane=lane)
+            Keys("demo", queue_lanes=lanes, lane=number)
 
 
 async def test_claims_visit_the_lanes_round_robin(

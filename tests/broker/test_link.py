@@ -86,7 +86,7 @@ async def test_a_cancelled_call_leaves_the_replies_in_step(link: Link) -> None:
 async def test_order_is_kept_when_the_server_lacks_a_script(link: Link) -> None:
     text = "return redis.call('INCR', KEYS[1])"
     count = Script("count", text, sha1(text.encode()).hexdigest())
-    commands = [count.call(["n"], []), ("GET", "n"), count.call(["n"], []), ("GET", "n")]
+    commands: list[Any] = [count.call(["n"], []), ("GET", "n"), count.call(["n"], []), ("GET", "n")]
     assert await link.call_in_order(commands) == [1, b"1", 2, b"2"]
     assert await link.call_in_order(commands) == [3, b"3", 4, b"4"]
     await link.call("SCRIPT", "FLUSH")

@@ -32,6 +32,7 @@ async def test_each_log_fares_on_its_own(
     fenced, gone = jobs[1], jobs[2]
     await fence(link, keys, fenced)
     await link.call("DEL", keys.reply(gone.request.id))
+    assert isinstance(dead.link, Link)
     await link.call("CLIENT", "KILL", "ID", dead.link.client_id)
     await dead.link.wait_lost()
     busy = asyncio.create_task(alive.step(jobs[3]))

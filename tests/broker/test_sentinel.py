@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orcastream.broker.connect import connect
 from orcastream.broker.errors import LinkLost
+from orcastream.broker.link import Link
 from orcastream.broker.master_watch import LOOK_S
 from tests.patience import PATIENCE_S
 from tests.redis_sentinels import Sentinels
@@ -21,16 +23,22 @@ def sentinels(redis_binary: str, tmp_path: Path) -> Iterator[Sentinels]:
     site.stop()
 
 
+async def open_link(sentinels: Sentinels, **options: Any) -> Link:
+    link = await connect(sentinels.url, **options)
+    assert isinstance(link, Link)
+    return link
+
+
 async def test_a_link_leads_to_the_master_and_a_new_link_to_the_promoted_one(sentinels: Sentinels) -> None:
     master, replica = sentinels.servers
-    link = await connect(sentinels.url)
+    link = await open_link(sentinels)
     assert link.server == f"127.0.0.1:{master.port}"
     await link.call("SET", "key", "1")
     sentinels.wait_replicated()
     sentinels.promote()
     sentinels.wait_promoted()
     await link.wait_lost()  # the sentinels cut the clients of a master that they make a replica
-    link = await connect(sentinels.url)
+    link = await open_link(sentinels)
     assert link.server == f"127.0.0.1:{replica.port}"
     assert await link.call("GET", "key") == b"1"
     await link.close()
@@ -45,7 +53,7 @@ async def test_a_link_to_a_frozen_master_follows_the_sentinels_to_the_new_one(se
     with pytest.raises(LinkLost, match="the sentinels name"):
         await asking
     master.thaw()
-    link = await connect(sentinels.url)
+    link = await open_link(sentinels)
     assert link.server == f"127.0.0.1:{replica.port}"
     await link.call("SET", "key", "on the new one")
     sentinels.wait_promoted()
@@ -59,7 +67,7 @@ async def test_a_link_follows_sentinels_that_forgot_the_failovers_of_before(sent
     sentinels.promote()
     sentinels.wait_promoted()
     replica, master = sentinels.servers
-    link = await connect(sentinels.url, reply_timeout_s=600)
+    link = await open_link(sentinels, reply_timeout_s=600)
     assert link.server == f"127.0.0.1:{master.port}"
     await asyncio.to_thread(sentinels.replace_sentinels, 1)
     master.freeze()
@@ -81,7 +89,7 @@ async def test_the_message_of_the_newer_failover_counts(sentinels: Sentinels) ->
     sentinels.promote()
     sentinels.wait_promoted(2)
     sentinels.servers[0].kill()
-    link = await connect(sentinels.url)
+    link = await open_link(sentinels)
     sentinels.thaw_sentinel()  # for a moment it still names the old master
     assert await link.call("SET", "key", "1") == b"OK"
     sentinels.wait_promoted()

@@ -98,7 +98,7 @@ async def test_a_request_that_would_be_late_is_refused(link: Link, keys: Keys) -
     await serve(link, keys, tokens_per_s=TOKENS, token_ms=500)
     for index in range(4):
         await enqueue(link, keys, make_request(f"r{index}"))
-    terms = {"max_wait_share": 0.5}
+    terms: dict[str, Any] = {"max_wait_share": 0.5}
     assert (await refusal(link, keys, make_request("late", deadline_ms=now_ms + 7_000), **terms)).found == 4000
     own = make_request("own", deadline_ms=now_ms + 9_900)
     assert (await refusal(link, keys, own, **terms)).allowed <= 9_900 * 0.8 - 8 * 500

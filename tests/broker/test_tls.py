@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orcastream.broker.connect import connect
 from orcastream.broker.errors import LinkLost
+from orcastream.broker.link import Link
 from orcastream.broker.settings import BrokerSettings
 from tests.certificates import Authority, Certificate
 from tests.ports import free_port
@@ -39,7 +41,8 @@ class TlsSite:
         """Return a process's settings: the authority and `client`, or the right client."""
         client = client or self.client
         files = {"redis_ca_file": self.authority.cert, "redis_cert_file": client.cert, "redis_key_file": client.key}
-        return BrokerSettings(redis_url=self.url, **{**files, **changes})
+        settings: dict[str, Any] = {"redis_url": self.url, **files, **changes}
+        return BrokerSettings(**settings)
 
 
 @pytest.fixture
@@ -51,6 +54,7 @@ async def test_both_sides_present_their_certificates(site: TlsSite) -> None:
     url = site.settings().connection_url
     assert url is not None
     link = await connect(url, name="tls")
+    assert isinstance(link, Link)
     assert await link.call("PING") == b"PONG"
     assert link.server == site.url.removeprefix("rediss://").removesuffix("/0")
     await link.close()

@@ -111,6 +111,7 @@ async def test_hazard_14_scan_starvation(
     await asyncio.sleep(0.002)
     for _ in range(40):
         if stalls:
+            assert isinstance(worker.link, Link)
             worker.link.longest_wait_s = 1.0
             assert await worker.claimer.expired(1) == []
             await asyncio.sleep(0.002)

@@ -15,7 +15,7 @@ from orcastream.broker.presence import Presence, forget_dead, list_workers
 from orcastream.broker.queue import RequestQueue, entry_state
 from orcastream.broker.scripts import FORGET
 from orcastream.broker.sweep import Sweeper
-from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeWorker
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request, take_over
@@ -125,9 +125,9 @@ async def test_an_entry_that_breaks_the_contract_ends_and_is_buried(
     worker = await make_worker(redis_server.url, "w1")
     ender = Ender(keys, "w1", retention_ms=RETENTION_MS)
     for claimed in await worker.claimer.new(2):
-        with pytest.raises(ValueError, match="allowed") as caught:
+        with pytest.raises(InvalidRequest, match="allowed") as caught:
             worker.parse(claimed)
-        await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)  # type: ignore[arg-type]
+        await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)
     assert [one.reason async for one in newest_letters(link, keys)] == ["invalid_request", "unsupported_version"]
     assert await RequestQueue(link, keys).depth() == 0
     assert await link.call("KEYS", "orca:reply:*") == [keys.reply("bad1").encode()]
@@ -142,7 +142,7 @@ async def test_the_tenant_is_not_searched_in_a_payload_beyond_the_limit(
     await link.call("XADD", keys.requests("high"), "*", "id", "bad", "v", "1", "deadline", "1", "payload", payload)
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
-    with pytest.raises(ValueError, match="allowed") as caught:
+    with pytest.raises(InvalidRequest, match="allowed") as caught:
         worker.parse(claimed)
     ender = Ender(keys, "w1", retention_ms=RETENTION_MS)
     assert await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)
