@@ -1,7 +1,7 @@
 """Three masters of a Redis Cluster, each with a third of the slots: a fault hits one at a time."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.asyncio import RedisCluster
 from redis.asyncio.retry import Retry
@@ -11,9 +11,6 @@ from tests.chaos.redis_service import FSYNC, RedisService, find_binary
 from tests.chaos.server import Server
 from tests.chaos.wire import Queue
 from tests.ports import free_port
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 
 NODE_TIMEOUT_MS = 1500
 _NUM_SLOTS = 16384
@@ -60,11 +57,11 @@ class ClusterService(RedisService):
         """The URL that names all nodes."""
         return f"redis+cluster://{','.join(f'127.0.0.1:{server.port}' for server in self.servers)}"
 
-    def producer(self) -> "Redis[bytes]":
+    def producer(self) -> Any:
         """A client that follows the slots itself."""
         return _connect(self.servers[0].port)
 
-    def observer(self) -> "Redis[bytes]":
+    def observer(self) -> Any:
         """As `producer`, but bypassing the proxies."""
         if self._observer is None:
             direct = {server.port: server.direct_port for server in self.servers}

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from tests.chaos.http_client import HttpClient
 from tests.chaos.server import Server
@@ -106,5 +107,5 @@ class _Noted:
         self._fault.end = time.monotonic()
 
 
-Act = Callable[[Injector, Planned], Awaitable[None]]
+Act = Callable[[Injector, Planned], Coroutine[Any, Any, None]]
 Acts = Mapping[str, Act]

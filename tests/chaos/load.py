@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -231,12 +231,14 @@ class Behaviour:
     """What a client does, how often, and which ends its own actions explain. Names with `redis` read from Redis."""
 
     weight: int
-    act: Callable[[Client], Awaitable[None]]
+    act: Callable[[Client], Coroutine[Any, Any, None]]
     allowed: frozenset[str]
     payload: dict[str, Any]
 
 
-def _behaviour(weight: int, act: Callable[[Client], Awaitable[None]], *ends: str, **payload: Any) -> Behaviour:
+def _behaviour(
+    weight: int, act: Callable[[Client], Coroutine[Any, Any, None]], *ends: str, **payload: Any
+) -> Behaviour:
     return Behaviour(weight, act, _FINISHED.union(ends), payload)
 
 

@@ -40,7 +40,7 @@ def repeat() -> None:
     from orcastream.schemas.events import Output
     from orcastream.worker import publisher
 
-    append_many, numbers = publisher.append_many, count(1)
+    append_many, numbers = vars(publisher)["append_many"], count(1)
 
     async def repeating(items: Sequence[Any]) -> list[Any]:
         results: list[Any] = await append_many(items)
@@ -50,7 +50,7 @@ def repeat() -> None:
             await append_many(again)
         return results
 
-    publisher.append_many = repeating
+    vars(publisher)["append_many"] = repeating
 
 
 def skip() -> None:
@@ -72,14 +72,14 @@ def no_terminal() -> None:
     from orcastream.schemas.events import Terminal
     from orcastream.worker import publisher
 
-    append_many, numbers = publisher.append_many, count(1)
+    append_many, numbers = vars(publisher)["append_many"], count(1)
 
     async def forgetting(items: Sequence[Any]) -> list[Any]:
         kept = [not (type(event) is Terminal and next(numbers) % _TURN == 0) for _, event in items]
         results = iter(await append_many([item for item, keep in zip(items, kept, strict=True) if keep]))
         return [next(results) if keep else None for keep in kept]
 
-    publisher.append_many = forgetting
+    vars(publisher)["append_many"] = forgetting
 
 
 def ignore_cancel() -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
@@ -18,9 +18,6 @@ from tests.chaos.redis_service import FSYNC, HEAL_S, RedisService, find_binary
 from tests.chaos.server import Server
 from tests.parent import tied_to_parent
 from tests.ports import free_port
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 
 SERVICE = "orca"
 DOWN_AFTER_MS = 2000
@@ -56,7 +53,7 @@ class SentinelService(RedisService):
         """The URL of the sentinels."""
         return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self._ports)}/{SERVICE}"
 
-    def producer(self) -> "Redis[bytes]":
+    def producer(self) -> Any:
         """A client that asks the sentinels at each connection."""
         options: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         sentinels = Sentinel([("127.0.0.1", port) for port in self._ports], sentinel_kwargs={"socket_timeout": 1})

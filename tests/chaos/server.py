@@ -7,15 +7,12 @@ import subprocess
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tests.chaos.proxy import Proxy
 from tests.chaos.record import AWAY, connect
 from tests.parent import tied_to_parent
 from tests.ports import free_port
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 
 _START_S = 30.0
 _FILE_ROOM_BYTES = 2000
@@ -63,7 +60,7 @@ class Server:
         """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
-    def client(self) -> "Redis[bytes]":
+    def client(self) -> Any:
         """Return a client that bypasses the proxy."""
         return connect(self.direct_port)
 

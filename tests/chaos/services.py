@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -151,12 +152,12 @@ class Site:
         self.died.append(f"{service.name} {how}: {worst}")
 
     @property
-    def _shared(self) -> dict[str, object]:
+    def _shared(self) -> dict[str, Any]:
         return {**_SHARED, "redis_url": self.redis.url, "queue_lanes": self.redis.queue.lanes}
 
     def _gateway(self, name: str, grace_s: float) -> Service:
         port = free_port()
-        own = {"port": port, "disconnect_grace_s": grace_s}
+        own: dict[str, Any] = {"port": port, "disconnect_grace_s": grace_s}
         settings = {**self._shared, **_GATEWAY, **own}
         return Service(name, port, lambda: ServiceProcess("gateway", self._log(name), **settings))
 

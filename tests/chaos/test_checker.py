@@ -204,7 +204,7 @@ def test_a_forgotten_request_is_a_violation_unless_its_client_was_told() -> None
 def test_running_on_after_a_cancel_is_reported() -> None:
     tokens = [entry(f"1-{number + 1}", "tokens", (number, [token])) for number, token in enumerate(ANSWER)]
     log = [STARTED, *tokens, failed("1-5", 4, "cancelled")]
-    ends = {"ended": "cancelled", "allowed": ["cancelled", "finished"]}
+    ends: dict[str, Any] = {"ended": "cancelled", "allowed": ["cancelled", "finished"]}
     assert not check(log, cancelled_after=2, **ends).violations
     assert kinds(check(log, cancelled_after=0, **ends)) == {"after_cancel"}
     assert not check(log, cancelled_after=0, faults=[Fault("redis-kill", "redis", 0.0, 1.0)], **ends).violations
