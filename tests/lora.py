@@ -25,7 +25,7 @@ def save_adapter(model: PreTrainedModel, folder: Path, *, seed: int, **settings:
             for name, weight in adapted.named_parameters():
                 if "lora_" in name:
                     weight.copy_(torch.randn_like(weight) * weight.shape[-1] ** -0.5)
-        adapted.save_pretrained(folder, save_embedding_layers=False)
+        adapted.save_pretrained(str(folder), save_embedding_layers=False)
     return folder
 
 

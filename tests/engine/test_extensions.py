@@ -25,7 +25,8 @@ GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Imports the example below a heading; its registrations are removed afterwards."""
-    before = dict(POLICIES), dict(BACKENDS), dict(PASSES)
+    registries: tuple[dict[str, Any], ...] = (POLICIES, BACKENDS, PASSES)
+    before = [dict(registry) for registry in registries]
     monkeypatch.syspath_prepend(tmp_path)
 
     def load(heading: str) -> Any:
@@ -37,9 +38,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         return importlib.import_module(name)
 
     yield load
-    for registry, content in zip((POLICIES, BACKENDS, PASSES), before, strict=True):
+    for registry, content in zip(registries, before, strict=True):
         registry.clear()
-        registry.update(content)  # type: ignore[arg-type]
+        registry.update(content)
 
 
 def test_a_policy_from_an_outside_module(outside: Any, make_engine: MakeEngine) -> None:

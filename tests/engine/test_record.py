@@ -1,7 +1,9 @@
 """What an engine records of its last iteration, and when the chunks of a request were computed."""
 
 import pytest
+import torch
 
+from orcastream.engine.batch.flat_batch import FlatBatch
 from tests.engine.running import MakeEngine, request
 
 
@@ -33,7 +35,7 @@ def test_a_retried_iteration_counts_once(make_engine: MakeEngine, monkeypatch: p
     engine = make_engine()
     forward, calls = engine._runner.forward, []
 
-    def fail_once(batch: object) -> object:
+    def fail_once(batch: FlatBatch) -> torch.Tensor:
         calls.append(batch)
         if len(calls) == 1:
             raise RuntimeError("transient")

@@ -1,6 +1,6 @@
 """The world of the model: one request, its entry and its reply log in Redis, two workers, one gateway with a client."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LENGTH = 2
 """Tokens of the answer."""
@@ -113,11 +113,11 @@ class State(NamedTuple):
         """Return the same state with one worker that has forgotten the request."""
         return self.with_worker(Worker(worker.name), phase=phase)
 
-    def with_worker(self, worker: Worker, **changes: object) -> "State":
+    def with_worker(self, worker: Worker, **changes: Any) -> "State":
         """Return the same state with one worker changed."""
         new = worker._replace(**changes)
-        workers = tuple(new if one.name == new.name else one for one in self.workers)
-        return self._replace(workers=workers)
+        first, second = (new if one.name == new.name else one for one in self.workers)
+        return self._replace(workers=(first, second))
 
 
 BEGIN = State(Redis(entry=1), (Worker("a"), Worker("b")), Client(), Budget(2))

@@ -70,6 +70,7 @@ def test_several_logits_of_one_span(device: torch.device) -> None:
 
 def test_no_logits_at_all(device: torch.device) -> None:
     cache = make_cache(None)
-    batch = FlatBatch.build([SpanTokens(*room(cache, 2), [5, 6], 0, 0)], cache, device)
+    (a,) = room(cache, 2)
+    batch = FlatBatch.build([SpanTokens(a, [5, 6], 0, 0)], cache, device)
     assert batch.logit_spans == ()
     assert batch.logit_rows.shape == (0,)

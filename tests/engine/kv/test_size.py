@@ -1,6 +1,7 @@
 """The size of the KV cache."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -84,7 +85,7 @@ def test_the_largest_iteration_includes_prompt_rows(budget: int, requests: int, 
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "int8", "fp8"])
-def test_the_format_decides_how_many_tokens_fit(name: str, make_model: Callable[..., PreTrainedModel]) -> None:
+def test_the_format_decides_how_many_tokens_fit(name: Any, make_model: Callable[..., PreTrainedModel]) -> None:
     model = make_model(head_dim=64)
     runner = ModelRunner(model, TorchBackend(), resolve_cache_dtype(name))
     size = {"float32": 4 * 64, "int8": 64 + 2, "fp8": 64 + 2}.get(name, 2 * 64)

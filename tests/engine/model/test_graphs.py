@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_padded_decodes_generate_the_same_tokens(triton_device: torch.device) ->
     """A model with a window and one without, over prefill, mixed iterations and a decreasing number of decodes."""
     model = build("gemma2").to(triton_device)
     params = [SamplingParams(max_tokens=count, temperature=0, ignore_eos=True) for count in (4, 3, 2)]
-    settings = {"block_size": 4, "kv_cache_memory": 2**20, "max_batch_size": 6, "cuda_graphs": "off"}
+    settings: dict[str, Any] = {"block_size": 4, "kv_cache_memory": 2**20, "max_batch_size": 6, "cuda_graphs": "off"}
     expected = OrcaEngine(EngineConfig("tiny", attention_backend="torch", **settings), model).generate(PROMPTS, params)
     engine = OrcaEngine(EngineConfig("tiny", attention_backend="triton", **settings), model)
     graphs = DecodeGraphs(engine._runner, StaticBatch.beside(engine.cache, 6, engine.device), record)

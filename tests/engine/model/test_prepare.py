@@ -34,7 +34,8 @@ _LATE = [1] * 6 + [0]
 
 def prepared(tmp_path: Path, family: str, dtype: torch.dtype, max_model_len: int = 1000, **changes: Any) -> Any:
     random_model(family, dtype, **changes).save_pretrained(tmp_path)
-    config = EngineConfig(str(tmp_path), device="cpu", dtype=str(dtype).removeprefix("torch."))
+    name: Any = str(dtype).removeprefix("torch.")
+    config = EngineConfig(str(tmp_path), device="cpu", dtype=name)
     return prepare_model(config, load_model_config(config), torch.device("cpu"), NativeBackend(), max_model_len)
 
 

@@ -89,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.scheduler.add(made)
             self.arrived.append(made)
 
-    @precondition(lambda self: len(self.scheduler.requests))
+    @precondition(lambda self: len(self.scheduler.requests) > 0)
     @rule(data=st.data())
     def cancel(self, data: Any) -> None:
         pretended.cancel(self.scheduler, data.draw(st.sampled_from(self.unfinished)))

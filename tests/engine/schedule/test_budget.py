@@ -1,6 +1,7 @@
 """Token budgets: fixed, and adaptive to a target for the time between tokens."""
 
 import statistics
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.engine.schedule.pretended import add, compute, make, request
 MOST, BLOCK = 512, 16
 
 
-def running(decodes: int, context: int = 200, **fields: float) -> list[Request]:
+def running(decodes: int, context: int = 200, **fields: Any) -> list[Request]:
     """Return this number of decoding requests, and one in the middle of its prefill."""
     made = [request(4, **fields) for _ in range(decodes)]
     for each in made:
@@ -23,9 +24,7 @@ def running(decodes: int, context: int = 200, **fields: float) -> list[Request]:
     return [*made, prefilling]
 
 
-def served(
-    machine: Machine, budget: AdaptiveBudget, times: IterationTimes, rounds: int, **fields: float
-) -> list[float]:
+def served(machine: Machine, budget: AdaptiveBudget, times: IterationTimes, rounds: int, **fields: Any) -> list[float]:
     """Return the expected seconds of `rounds` iterations of 16 decodes and an endless prefill, sized by the budget."""
     batch, seconds = running(16, **fields), []
     for _ in range(rounds):

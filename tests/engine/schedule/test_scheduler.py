@@ -4,7 +4,7 @@ import pytest
 
 from orcastream.engine.errors import IntegrityError
 from orcastream.engine.request import RequestState
-from tests.engine.schedule.pretended import add, cancel, compute, drain, ids, make, step
+from tests.engine.schedule.pretended import TokenStore, add, cancel, compute, drain, ids, make, step
 
 
 def test_decodes_go_first_and_prefill_takes_the_rest_of_the_budget() -> None:
@@ -178,7 +178,9 @@ def test_choices_of_one_prompt_compute_it_once() -> None:
     choices = [add(scheduler, prompt, 3, group="n", name=f"choice-{index}") for index in range(3)]
     assert step(scheduler) == {"choice-0": 18}
     assert step(scheduler) == {each.id: 1 for each in choices}
-    assert scheduler.cache.groups[0].store.copies == 2  # type: ignore[union-attr]
+    store = scheduler.cache.groups[0].store
+    assert isinstance(store, TokenStore)
+    assert store.copies == 2
     drain(scheduler)
 
 

@@ -13,6 +13,7 @@ from orcastream import demo
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.attention.base import PLAIN_DTYPES
 from orcastream.engine.model import prepare
+from orcastream.engine.model.load import load_model
 from orcastream.engine.model.passes import passes_unavailable
 from orcastream.engine.model.passes.base import PASSES, Pass, random_inputs, register, replace, same
 from orcastream.schemas.sampling import SamplingParams
@@ -155,7 +156,6 @@ def test_a_pass_must_not_take_the_name_of_another() -> None:
 def test_the_rejected_model_is_freed_before_the_next_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     register("doubling")(Doubling)
     loaded: list[weakref.ref[PreTrainedModel]] = []
-    load_model = prepare.load_model
 
     def watched(*arguments: Any) -> PreTrainedModel:
         assert not any(model() is not None for model in loaded)

@@ -145,7 +145,7 @@ def test_angles_are_not_precomputed_beyond_a_length_that_changes_them() -> None:
                 weight.normal_(0.0, weight.shape[-1] ** -0.5)
         expected = [int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()) for ids in prompts]
     apply_passes(model)
-    lengths = {"max_model_len": 512, "max_num_batched_tokens": 300}
+    lengths: dict[str, Any] = {"max_model_len": 512, "max_num_batched_tokens": 300}
     config = EngineConfig("random", device="cpu", self_check=False, kv_cache_memory=1 << 22, **lengths)
     engine = OrcaEngine(config, model)
     greedy = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
