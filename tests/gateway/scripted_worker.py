@@ -147,7 +147,7 @@ class ScriptedWorker:
             try:
                 for _ in range(2):
                     links.append(await Link.open(self._url, name=self.name))
-                await self._session(*links, ready)
+                await self._session(links[0], links[1], ready)
             except (BrokerError, ResponseError) as error:
                 if not isinstance(error, LinkLost) and "LOADING" not in str(error):
                     raise
@@ -231,9 +231,9 @@ class ScriptedWorker:
         )
         if not isinstance(attached, Attached):
             return
-        for run in prompt_runs(payload, attached.fold.prompt_told):
+        for told in prompt_runs(payload, attached.fold.prompt_told):
             await answer.gate.pass_through()
-            await append_many([(attached.log, run)])
+            await append_many([(attached.log, told)])
         events = answer.pending(attached.fold.tokens)
         done = [len(tokens) for tokens in attached.fold.tokens]
         for runs in events[:-1]:

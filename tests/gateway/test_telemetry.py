@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -68,7 +69,12 @@ def start(stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.M
     async def run(environment: Mapping[str, str]) -> AsyncIterator[httpx.AsyncClient]:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        settings = {"redis_url": stage.url, "model": model_folder, "served_model_name": MODEL, "shutdown_grace_s": 0}
+        settings: dict[str, Any] = {
+            "redis_url": stage.url,
+            "model": model_folder,
+            "served_model_name": MODEL,
+            "shutdown_grace_s": 0,
+        }
         port = free_port()
         gateway = ServiceProcess("gateway", tmp_path / "gateway.log", port=port, **settings)
         try:
@@ -233,7 +239,7 @@ def _check_the_metrics(receiver: OtlpReceiver) -> None:
         if metric.kind is Kind.HISTOGRAM:
             assert point.bounds == metric.buckets, point
     refusals = {point.attributes[Attribute.ERROR_TYPE]: point.value for point in _of(receiver, REFUSALS)}
-    assert refusals == {**dict.fromkeys(REFUSAL_CODES, 0), "invalid_request": 1}
+    assert refusals == dict.fromkeys(REFUSAL_CODES, 0) | {"invalid_request": 1}
     ended = [(point.attributes[Attribute.OUTCOME], point.value) for point in _of(receiver, REQUESTS_ENDED)]
     assert {outcome for outcome, _ in ended} == set(ErrorCode), "all begin with 0"
     assert [outcome for outcome, count in ended for _ in range(int(count))] == ["cancelled"]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ async def waiting(stage: Stage, link: Link, count: int, priority_class: str = "n
     await eventually(are_there)
 
 
-async def finished(asking: list[Awaitable[httpx.Response]], gate: Gate) -> None:
+async def finished(asking: Sequence[Awaitable[httpx.Response]], gate: Gate) -> None:
     """Open the gate and wait until all are answered."""
     await gate.open()
     assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * len(asking)

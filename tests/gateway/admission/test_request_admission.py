@@ -14,10 +14,9 @@ from orcastream.gateway.admission.request_admission import RequestAdmission, Tim
 from orcastream.gateway.admission.request_ids import RequestIds
 from orcastream.gateway.admission.trace_headers import trace_headers
 from orcastream.gateway.errors import ApiError, invalid
-from orcastream.gateway.openai.answer_shape import UsageWanted
 from orcastream.gateway.openai.endpoint import GenerationEndpoint
 from orcastream.gateway.openai.endpoints import CHAT, COMPLETIONS, endpoint_of
-from orcastream.gateway.openai.options import Options
+from orcastream.gateway.openai.options import Options, UsageWanted
 from orcastream.gateway.openai.request import parse_body
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import check_id
@@ -81,7 +80,7 @@ def chat(admission: RequestAdmission, **parameters: Any) -> Admitted:
 def refusal(admission: RequestAdmission, endpoint: GenerationEndpoint, body: Any) -> ApiError:
     with pytest.raises((ApiError, InvalidRequest)) as caught:
         admit(admission, endpoint, body)
-    error = caught.value
+    error: Any = caught.value
     return error if isinstance(error, ApiError) else invalid(error)
 
 

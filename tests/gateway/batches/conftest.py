@@ -1,7 +1,7 @@
 """Batches through gateways in this process, in front of a scripted worker."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import openai
 from openai.types import Batch
@@ -9,7 +9,7 @@ from openai.types import Batch
 from tests.gateway.conftest import MODEL, eventually
 
 ENDED = ("completed", "failed", "cancelled", "expired")
-CHAT = "/v1/chat/completions"
+CHAT: Final = "/v1/chat/completions"
 
 
 def line(custom_id: str, url: str = CHAT, **body: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -95,7 +96,7 @@ async def test_a_gateway_process_reports_its_batches(
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     monkeypatch.setenv("ORCASTREAM_METRICS", "true")
     url = f"http://127.0.0.1:{(port := free_port())}"
-    settings = {"redis_url": stage.url, "model": model_folder, "served_model_name": MODEL, "port": port}
+    settings: dict[str, Any] = {"redis_url": stage.url, "model": model_folder, "served_model_name": MODEL, "port": port}
     gateway = ServiceProcess("gateway", tmp_path / "gateway.log", **settings)
     try:
         async with (

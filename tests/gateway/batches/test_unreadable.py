@@ -41,7 +41,7 @@ def damaged(record: Record) -> list[dict[Any, Any]]:
     return [*({**record, **each} for each in changes), without_order]
 
 
-def put(redis: "Redis[bytes]", key: str, record: Mapping[Any, Any]) -> None:
+def put(redis: Redis, key: str, record: Mapping[Any, Any]) -> None:
     redis.delete(key)
     redis.hset(key, mapping=dict(record))
 

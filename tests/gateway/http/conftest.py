@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def module_redis(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @contextmanager
-def serving(redis: RedisServer, folder: Path, **settings: object) -> Iterator[GatewayProcess]:
+def serving(redis: RedisServer, folder: Path, **settings: Any) -> Iterator[GatewayProcess]:
     """A gateway process that needs no worker."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("ORCASTREAM_REQUIRE_WORKER", "false")

@@ -20,9 +20,10 @@ BODIES = document()["components"]["schemas"]
 
 async def test_the_document_lists_all_routes(stage: Stage) -> None:
     app = create_app(Gateway(stage.settings(metrics=False, console=False)))
+    routes: list[Any] = app.routes
     served = {
         (route.path.replace(":path", ""), method.lower())
-        for route in app.routes
+        for route in routes
         for method in getattr(route, "methods", ())
         if method != "HEAD"
     }

@@ -9,7 +9,7 @@ from orcastream.gateway.openai.encoded_json import EncodedList, encoded, encoded
 
 
 def test_pre_encoded_lists() -> None:
-    parts = [[1, {"x": "a\u2028b"}], [None], ["世"]]
+    parts: list[list[Any]] = [[1, {"x": "a\u2028b"}], [None], ["世"]]
     told = EncodedList([encoded_items(part) for part in parts])
     body = encoded({"first": told, "text": "[]", "rest": [EncodedList([]), told]})
     whole: list[Any] = [item for part in parts for item in part]

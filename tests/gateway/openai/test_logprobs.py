@@ -85,8 +85,8 @@ async def test_completions(stage: Stage) -> None:
     parts: list[dict[str, list[Any]]] = [{}, {}]
     async for chunk in stream:
         for each in chunk.choices:
-            for name, values in (each.logprobs.model_dump() if each.logprobs else {}).items():
-                parts[each.index].setdefault(name, []).extend(values)
+            for key, values in (each.logprobs.model_dump() if each.logprobs else {}).items():
+                parts[each.index].setdefault(key, []).extend(values)
     assert parts == [choice.logprobs.model_dump() for choice in whole if choice.logprobs]
 
 

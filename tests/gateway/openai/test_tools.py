@@ -54,7 +54,8 @@ def admitted(tokenizer: Tokenizer, body: dict[str, Any], **parsers: Any) -> Payl
 def refused(tokenizer: Tokenizer, body: dict[str, Any]) -> ApiError:
     with pytest.raises((ApiError, InvalidRequest)) as caught:
         admitted(tokenizer, body)
-    return caught.value if isinstance(caught.value, ApiError) else invalid(caught.value)
+    error: Any = caught.value
+    return error if isinstance(error, ApiError) else invalid(error)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from orcastream.broker.connection import Connection
 from orcastream.broker.link import Link
 from orcastream.broker.queue import RequestQueue
 from orcastream.broker.redis_link import RedisLink
@@ -124,7 +125,7 @@ class Breaking:
         self.broke = False
         self.opened_at = redis.opened_at
 
-    async def get(self) -> Link:
+    async def get(self) -> Connection:
         link = await self._redis.get()
         if not self.broke:
             self.broke = True

@@ -49,7 +49,7 @@ async def test_a_whole_response(stage: Stage) -> None:
     assert (response.status, response.object, response.model) == ("completed", "response", MODEL)
     assert response.incomplete_details is response.error is None
     assert (response.instructions, response.metadata, response.temperature) == ("Be brief.", {"batch": "7"}, 0.5)
-    assert (response.max_output_tokens, response.user, response.store) == (100, "u-1", True)
+    assert (response.max_output_tokens, response.user, response.to_dict()["store"]) == (100, "u-1", True)
     request = worker.requests[0]
     assert (request.id, request.payload.max_tokens, request.payload.temperature) == (response.id, 100, 0.5)
     assert response.usage is not None
@@ -123,7 +123,7 @@ async def test_resuming_after_any_event(stage: Stage) -> None:
     live = sent(await http.post("/v1/responses", json={"model": MODEL, "input": "hi", "stream": True}))
     response_id = live[0]["response"]["id"]
     for number in range(len(live)):
-        params = {"stream": "true", "starting_after": number}
+        params: dict[str, Any] = {"stream": "true", "starting_after": number}
         assert sent(await http.get(f"/v1/responses/{response_id}", params=params)) == live[number + 1 :]
     for event in live:
         if "event_id" in event:
@@ -256,7 +256,7 @@ async def test_an_unstored_response_is_not_found_and_leaves_nothing(stage: Stage
     served = await stage.gateway()
     client = served.openai()
     response = await client.responses.create(model=MODEL, input="hi", store=False)
-    assert response.store is False
+    assert response.to_dict()["store"] is False
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(response.id)
     link = await served.gateway.redis.get()

@@ -36,7 +36,7 @@ def thought(demo: Tokenizer, **more: Any) -> Answer:
 async def test_the_request_and_its_output(stage: Stage, demo: Tokenizer) -> None:
     worker = await stage.worker(thought(demo))
     client = (await gateway(stage)).openai()
-    chosen = {"type": "function", "name": "weather"}
+    chosen: Any = {"type": "function", "name": "weather"}
     response = await client.responses.create(**BODY, tool_choice=chosen, parallel_tool_calls=False)
     Response.model_validate(response.model_dump())
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
@@ -127,7 +127,7 @@ async def test_resuming_after_any_event_of_calls(stage: Stage, demo: Tokenizer) 
     assert [event["sequence_number"] for event in live] == list(range(len(live)))
     response_id = live[0]["response"]["id"]
     for number in range(len(live)):
-        params = {"stream": "true", "starting_after": number}
+        params: dict[str, Any] = {"stream": "true", "starting_after": number}
         assert sent(await other.get(f"/v1/responses/{response_id}", params=params)) == live[number + 1 :]
     places = [event for event in live if "event_id" in event]
     assert {event["type"] for event in places} == {
