@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -14,10 +15,16 @@ from tests.service_process import ServiceProcess
 class GatewayProcess(ServiceProcess):
     """`orcastream gateway` against the server at `url`, on its own port."""
 
-    def __init__(self, url: str, log_path: Path, *, port: int | None = None, **settings: object) -> None:
+    def __init__(self, url: str, log_path: Path, *, port: int | None = None, **settings: Any) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        defaults = {"redis_url": url, "port": self.port, "lease_ms": 1000, "loss_check_s": 0.5, "model": demo.MODEL_DIR}
+        defaults: dict[str, Any] = {
+            "redis_url": url,
+            "port": self.port,
+            "lease_ms": 1000,
+            "loss_check_s": 0.5,
+            "model": demo.MODEL_DIR,
+        }
         super().__init__("gateway", log_path, **{**defaults, "served_model_name": "orca-demo", **settings})
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:

@@ -109,7 +109,7 @@ def test_required_calls_are_valid_whatever_the_model_would_generate(site: Site) 
 
 def test_a_worker_killed_in_mid_call(site: Site) -> None:
     site.start(workers=2, patch=partial(pace, 0.05))
-    more = {"tool_choice": "required", "parallel_tool_calls": False, "temperature": 0}
+    more: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "temperature": 0}
     undisturbed, reason, _ = streamed(site, **more)
     assert (len(undisturbed), reason) == (1, "tool_calls")
     assert_valid(undisturbed)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_a_first_delivery_continues_from_an_existing_log(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, num_logged: int
 ) -> None:
     """A Redis without its delivery records delivers a request as if for the first time; the seed is the log's."""
-    drawn = {"max_tokens": 40, "temperature": 2.0, "ignore_eos": True}
+    drawn: dict[str, Any] = {"max_tokens": 40, "temperature": 2.0, "ignore_eos": True}
     answer = undisturbed(UNSURE, **drawn, seed=7)
     assert answer != undisturbed(UNSURE, **drawn, seed=8)
     request = producer.request(UNSURE, **drawn)

@@ -1,7 +1,6 @@
 """The throughput that a worker reports: measured while it is saturated, in the tokens that requests declare."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def meter() -> ThroughputMeter:
 
 
 @pytest.fixture
-def engine(meter: ThroughputMeter) -> Iterator[Engine]:
+def engine(meter: ThroughputMeter) -> Engine:
     return Engine(meter)
 
 

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -17,7 +18,7 @@ from tests.worker.worker_process import PACED
 
 pytestmark = one_server("system")
 
-SAMPLING = {"max_tokens": 1000, "ignore_eos": True}
+SAMPLING: dict[str, Any] = {"max_tokens": 1000, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("lost", ["the request", "its claim", "half of its log"])

@@ -1,7 +1,7 @@
 """A request that shared a worker with the request that killed it is not blamed until it has run alone."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def _wait_for_deliveries(producer: Producer, number: int) -> None:
 
 
 @pytest.fixture
-def stalled(producer: Producer, start_worker: StartWorker, count_of: Callable) -> Iterator[WorkerProcess]:
+def stalled(producer: Producer, start_worker: StartWorker, count_of: Callable) -> WorkerProcess:
     """A worker whose engine has begun a request that it never completes."""
     worker = start_worker(lease_ms=LEASE_MS, patch=poison.stalls)
     worker.wait_serving()

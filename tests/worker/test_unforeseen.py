@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orcastream import demo
+from orcastream.broker.attach import Attached
 from orcastream.broker.claimed import Claimed
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.schemas.constraint import Constraint
@@ -51,7 +52,7 @@ async def test_an_unforeseen_error_ends_its_own_request(
             raise ZeroDivisionError
         return read(admission, claimed, now_ms)
 
-    def fail_to_check(admission: Admission, session: Session, running: Running, outcome: object) -> None:
+    def fail_to_check(admission: Admission, session: Session, running: Running, outcome: Attached) -> None:
         if running.id == "bad":
             raise ZeroDivisionError
         check_end(admission, session, running, outcome)

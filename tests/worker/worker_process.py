@@ -3,7 +3,7 @@
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from orcastream.schemas.keys import Keys
 from tests.chaos.patches import pace
@@ -20,9 +20,9 @@ time all the same. An answer of 400 tokens takes two seconds and what is compute
 class WorkerProcess(ServiceProcess):
     """`orcastream worker` against the server at `url`."""
 
-    def __init__(self, url: str, log_path: Path, **settings: object) -> None:
+    def __init__(self, url: str, log_path: Path, **settings: Any) -> None:
         self.url = url
-        defaults = {"redis_url": url, "lease_ms": 1000, "torch_threads": 1, "drain_grace_s": 20}
+        defaults: dict[str, Any] = {"redis_url": url, "lease_ms": 1000, "torch_threads": 1, "drain_grace_s": 20}
         super().__init__("worker", log_path, **{**defaults, **settings})
 
     def wait_serving(self, timeout_s: float = PATIENCE_S) -> str:
