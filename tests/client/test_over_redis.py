@@ -10,7 +10,16 @@ import pytest
 from orcastream.broker.ending import Ender
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.link import Link
-from orcastream.client import Cancelled, ClientError, Expired, Refused, ReplyConflict, ReplyExpired, Unavailable
+from orcastream.client import (
+    Cancelled,
+    ClientError,
+    Expired,
+    Message,
+    Refused,
+    ReplyConflict,
+    ReplyExpired,
+    Unavailable,
+)
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.keys import Keys
 from tests.client.conftest import Connect
@@ -192,7 +201,7 @@ async def test_errors_name_the_faulty_parameter(stage: Stage, connect: Connect) 
     for asking, field in (
         (client.generate("text"), "prompt"),
         (with_text.generate("Count \ud83d"), "prompt"),
-        (with_text.generate([{"role": "user", "content": "\ud83d"}]), "messages.0.content"),
+        (with_text.generate([Message(role="user", content="\ud83d")]), "messages.0.content"),
         (client.generate([5], temperature=-1), "temperature"),
         (client.generate([5], on_disconnect="cancel"), "on_disconnect"),
         (client.generate([5], durable=True), "durable"),

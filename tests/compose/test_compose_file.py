@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 import yaml
+from pydantic_settings import BaseSettings
 
 from orcastream.cli.variables import variable
 from orcastream.gateway.main import _MARGIN_S as GATEWAY_WRITES_S
@@ -20,7 +21,11 @@ EXIT_S = 5
 """Time that a process which has done its work may take to exit."""
 HAND_OVER_S = 5
 """Time that a worker may take to hand over, once its last iteration is done."""
-SETTINGS = {"gateway": GatewaySettings, "worker": WorkerSettings, "worker-cuda": WorkerSettings}
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "gateway": GatewaySettings,
+    "worker": WorkerSettings,
+    "worker-cuda": WorkerSettings,
+}
 SET_BY_IMAGE = {"ORCASTREAM_ADMIN_HOST", "ORCASTREAM_ADMIN_PORT"}
 HARDENED = sorted(set(SERVICES) - {"grafana"})
 LONG_LIVED = sorted(set(SERVICES) - {"load"})

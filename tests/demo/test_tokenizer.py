@@ -54,7 +54,7 @@ def test_template_renders_the_training_format() -> None:
 
 
 def test_template_accepts_a_system_message_and_many_turns() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hello"},
         {"role": "assistant", "content": "Hello!"},

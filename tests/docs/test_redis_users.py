@@ -145,7 +145,7 @@ def test_the_service_works_and_nothing_is_refused(
     cancelled = Stream().post(gateway.url, BODY, {10: cancel})
     assert cancelled.error is not None
     assert cancelled.error["code"] == "cancelled"
-    producer = [sys.executable, EXAMPLES / "producer_redis.py", "--url", guarded.url("producer"), "[1, 17, 42]"]
+    producer = [sys.executable, str(EXAMPLES / "producer_redis.py"), "--url", guarded.url("producer"), "[1, 17, 42]"]
     assert subprocess.run(producer, timeout=PATIENCE_S, check=False).returncode == 0
     _run_a_job(guarded, tmp_path)
     _run_a_batch(gateway)

@@ -3,7 +3,7 @@
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import redis
 
@@ -32,7 +32,7 @@ class Site:
         self.keys = Keys(MODEL)
         self.server = RedisServer(binary, folder / "redis")
         self.server.start()
-        shared = {"retention_s": RETENTION_S, "redis_url": self.server.url}
+        shared: dict[str, Any] = {"retention_s": RETENTION_S, "redis_url": self.server.url}
         self.worker_port = free_port()
         self.loop_watch = LoopWatch(folder / "loop")
         self.worker = WorkerProcess(
@@ -65,7 +65,7 @@ class Site:
 
     def left(self) -> int:
         """Return the entries that wait or run, or are pending although deleted."""
-        pipeline = self.redis.pipeline(transaction=False)
+        pipeline: Any = self.redis.pipeline(transaction=False)
         for name in CLASSES:
             pipeline.xlen(self.keys.requests(name)).xpending(self.keys.requests(name), GROUP)
         answers = pipeline.execute()

@@ -42,10 +42,10 @@ def test_chat(client: openai.OpenAI) -> None:
 
 
 def test_chat_of_parts(client: openai.OpenAI) -> None:
-    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "3 + 4?"}]
+    parts: Any = [{"type": "text", "text": "What is "}, {"type": "text", "text": "3 + 4?"}]
     completion = client.chat.completions.create(
         model=MODEL,
-        messages=[{"role": "user", "content": parts}],  # type: ignore[typeddict-item, list-item]
+        messages=[{"role": "user", "content": parts}],
         temperature=0,
     )
     assert completion.choices[0].message.content == "7"
@@ -99,11 +99,17 @@ def test_tools(client: openai.OpenAI) -> None:
 
 def test_parsed_tools(client: openai.OpenAI) -> None:
     tools = [openai.pydantic_function_tool(Order, name="order")]
-    ask = {"model": MODEL, "messages": asking("Order"), "tools": tools, "tool_choice": "required", "temperature": 2}
+    ask: dict[str, Any] = {
+        "model": MODEL,
+        "messages": asking("Order"),
+        "tools": tools,
+        "tool_choice": "required",
+        "temperature": 2,
+    }
     parsed: Any = client.chat.completions.parse(**ask, parallel_tool_calls=False)
     (call,) = parsed.choices[0].message.tool_calls
     assert isinstance(call.function.parsed_arguments, Order)
-    with client.chat.completions.stream(**ask, parallel_tool_calls=False) as stream:  # type: ignore[call-overload]
+    with client.chat.completions.stream(**ask, parallel_tool_calls=False) as stream:
         events = [event for event in stream if event.type.startswith("tool_calls.function.arguments.")]
         final = stream.get_final_completion().choices[0]
     *pieces, done = events
@@ -112,8 +118,8 @@ def test_parsed_tools(client: openai.OpenAI) -> None:
     assert "".join(event.arguments_delta for event in pieces) == done.arguments
     assert [event.arguments for event in pieces] == [done.arguments[: len(event.arguments)] for event in pieces]
     assert final.finish_reason == "tool_calls"
-    again = [*asking("Order"), final.message, {"role": "tool", "tool_call_id": final.message.tool_calls[0].id}]
-    again[-1] |= {"content": "It comes."}
+    result = {"role": "tool", "tool_call_id": final.message.tool_calls[0].id, "content": "It comes."}
+    again = [*asking("Order"), final.message, result]
     answer: Any = client.chat.completions.create(**{**ask, "messages": again, "tool_choice": "none"}, max_tokens=8)
     assert answer.choices[0].message.tool_calls is None
 
@@ -143,7 +149,8 @@ def test_echo(client: openai.OpenAI, max_tokens: int) -> None:
     assert (values[0], likeliest[0]) == (None, None)
     assert all(value <= 0 for value in values[1:])
     assert {len(others) for others in likeliest[1:]} <= {2, 3}
-    chunks = [chunk.choices[0] for chunk in ask(max_tokens=max_tokens, stream=True)]
+    stream: Any = ask(max_tokens=max_tokens, stream=True)
+    chunks = [chunk.choices[0] for chunk in stream]
     assert "".join(chunk.text for chunk in chunks) == choice.text
     parts = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
     assert [name for part in parts for name in part.tokens or []] == names

@@ -38,7 +38,7 @@ def test_an_installed_wheel_loads_its_operators(wheel: Path, tmp_path: Path) -> 
         "from orcastream.engine.native.instruction_sets import supported\n"
         "print(next(name for name in supported() if not library(name).orca_outpaced()))"
     )
-    command = [binaries / "python", "-W", "error", "-c", program]
+    command = [str(binaries / "python"), "-W", "error", "-c", program]
     told = subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, text=True)
     served, fastest = told.stdout.split()
     assert served == fastest

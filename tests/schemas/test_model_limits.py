@@ -48,10 +48,12 @@ def test_the_context(stated: dict[str, object], asked: int | None, length: int) 
 
 
 def test_the_context_never_exceeds_the_stated_one() -> None:
+    stated: dict[str, object] = {"max_position_embeddings": 128}
     with pytest.raises(ValueError, match=r"^max_model_len: got 129, allowed: at most 128, the model's own limit$"):
-        context_length({"max_position_embeddings": 128}.get, 129)
+        context_length(stated.get, 129)
+    stated.clear()
     with pytest.raises(ValueError, match=r"states no context length.*; set max_model_len"):
-        context_length({}.get, None)
+        context_length(stated.get, None)
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,7 @@ class _Check:
     def _binary(self, node: promql.BinaryExpr) -> Labels | None:
         operation = str(node.op)
         if operation == "unless" and self._appeared(node):
+            assert isinstance(node.lhs, promql.VectorSelector)
             return self._selector(node.lhs, _ALONE) & self._selector(_last_seen(node.rhs), _ALONE)
         left, right = self.labels(node.lhs), self.labels(node.rhs)
         if left is None or right is None:

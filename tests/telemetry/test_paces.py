@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orcastream.telemetry.dashboards import PACES, REDIS_AND_WORKERS, SERVICE
+from orcastream.telemetry.dashboards import PACES
 from orcastream.telemetry.dashboards.dashboard import Dashboard
 from orcastream.telemetry.dashboards.pace import SCRAPED, Pace
+from orcastream.telemetry.dashboards.redis_and_workers import REDIS_AND_WORKERS
+from orcastream.telemetry.dashboards.service import SERVICE
 from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS
 
 pytestmark = pytest.mark.skipif(not PROMETHEIS, reason=NONE_FOUND)

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import httpx
 import pytest
@@ -46,7 +47,7 @@ def site(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     server.kill()
 
 
-def post(site: ObservedSite, traceparent: str | None, **payload: object) -> str:
+def post(site: ObservedSite, traceparent: str | None, **payload: Any) -> str:
     """Post a direct producer's request and return its id."""
     request = site.producer.request(PROMPT_TOKENS, **payload)
     unshared = request.payload.model_copy(update={"cache_salt": request.id})  # every chunk must be visible
@@ -169,7 +170,7 @@ def test_without_a_producers_span_the_epoch_is_a_root_and_iterations_have_traces
     process = site.process_span(started.traceparent)
     assert (process.parent_id, process.attributes[Attribute.OUTCOME]) == ("", "length")
     link = (process.trace_id, process.span_id)
-    iterations = site.receiver.wait_for(lambda receiver: len(found := linked(receiver, link)) == 5 and found)
+    iterations = site.receiver.wait_for(lambda receiver: found if len(found := linked(receiver, link)) == 5 else [])
     assert {(one.kind, one.parent_id) for one in iterations} == {("INTERNAL", "")}
     assert len({one.trace_id for one in iterations} | {process.trace_id}) == 6
     first = iterations[0]

@@ -2,6 +2,7 @@
 
 import json
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from orcastream.text.vocabulary import Vocabulary
 from tests.text import tiny_tokenizers
 from tests.text.called import Called, Joined, joined
 
-CITY = {
+CITY: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"enum": ["Köln", 'a "b"']}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
     "required": ["city", "days"],
