@@ -28,10 +28,14 @@ def print_or_drop(line: str, stream: TextIO) -> None:
     except BrokenPipeError:
         forget(stream)
     except OSError:
-        pass
+        own = os.dup(stream.fileno())
+        forget(stream)
+        stream.flush()
+        os.dup2(own, stream.fileno())
+        os.close(own)
 
 
 def forget(stream: TextIO) -> None:
     """Discard buffered and future output of a stream: at exit Python would try to write it, and complain."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with suppress(OSError), open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())

@@ -102,7 +102,7 @@ def test_a_reader_that_closes_early_is_no_error() -> None:
 @pytest.mark.parametrize("redirected", ["2> /dev/full", "2>&1 > /dev/null | true; exit ${PIPESTATUS[0]}"])
 @pytest.mark.parametrize("arguments", [("nonsense",), ("gateway", "--redis-url", "")])
 def test_an_error_that_cannot_be_written_keeps_its_exit_code(arguments: tuple[str, ...], redirected: str) -> None:
-    assert command(*arguments, redirected=redirected).returncode == USAGE_ERROR
+    assert command(*arguments, redirected=redirected, PYTHONUNBUFFERED="").returncode == USAGE_ERROR
 
 
 def test_a_worker_that_cannot_say_why_it_ends_keeps_its_exit_code(
