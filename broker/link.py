@@ -245,8 +245,7 @@ class Link(Connection):
         """
         if not commands:
             return []
-        plain = [command.by_hash() if isinstance(command, ScriptCall) else command for command in commands]
-        replies: list[Any] = await self.send(pack_many(plain), len(plain))
+        replies: list[Any] = await self.send(_by_hash(commands), len(commands))
         for index, reply in enumerate(replies):
             command = commands[index]
             if isinstance(reply, NoScriptError) and isinstance(command, ScriptCall):
@@ -255,8 +254,9 @@ class Link(Connection):
 
     async def call_in_order(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
         """As `call_many`, but if the server does not know a script, all commands from there on are sent again."""
-        plain = [command.by_hash() if isinstance(command, ScriptCall) else command for command in commands]
-        replies: list[Any] = await self.send(pack_many(plain), len(plain)) if plain else []
+        if not commands:
+            return []
+        replies: list[Any] = await self.send(_by_hash(commands), len(commands))
         for index, reply in enumerate(replies):
             if isinstance(reply, NoScriptError) and isinstance(commands[index], ScriptCall):
                 left = commands[index:]
@@ -407,6 +407,11 @@ class Link(Connection):
             answer.set_exception(LinkLost(reason))
             if isinstance(answer, asyncio.Future):
                 answer.exception()  # marked as seen: its caller may be gone
+
+
+def _by_hash(commands: Sequence[Command | ScriptCall]) -> bytes:
+    """Return the packed commands, scripts by their hashes: the caller sees that the server does not know one."""
+    return pack_many([command.by_hash() if isinstance(command, ScriptCall) else command for command in commands])
 
 
 def _in_text(commands: Sequence[Command | ScriptCall]) -> bytes:

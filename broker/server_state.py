@@ -50,8 +50,7 @@ async def eviction_warning(link: Connection) -> str | None:
     """Return what to tell an operator whose server deletes keys when its memory is full; None if it does not, or if
     this user may not ask. In a cluster, one node is asked. Raises LinkLost.
     """
-    (told,) = await link.call_many([("INFO", "memory")])
-    info = {} if isinstance(told, ResponseError) else _fields(told.decode(errors="replace"))
+    info = await _info(link, "memory")
     policy = info.get("maxmemory_policy", _KEEPS_ALL)
     if policy == _KEEPS_ALL or not _number(info, "maxmemory"):
         return None
@@ -66,12 +65,16 @@ async def check_version(link: Connection) -> None:
 
     In a cluster, one node is asked.
     """
-    (told,) = await link.call_many([("INFO", "server")])
-    info = {} if isinstance(told, ResponseError) else _fields(told.decode(errors="replace"))
-    version = info.get("redis_version", "")
+    version = (await _info(link, "server")).get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers and numbers < _LEAST_VERSION:
         raise ResponseError(f"redis_version: got {version}, allowed: 6.2 or later")
+
+
+async def _info(link: Connection, section: str) -> dict[str, str]:
+    """Return a section of INFO; nothing if this user may not ask. Raises LinkLost."""
+    (told,) = await link.call_many([("INFO", section)])
+    return {} if isinstance(told, ResponseError) else _fields(told.decode(errors="replace"))
 
 
 def _fields(text: str) -> dict[str, str]:
