@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from orcastream.cli.standard_streams import print_or_drop
+from orcastream.telemetry.standard_streams import print_or_drop
 
 USAGE_ERROR = 2
 _INTERRUPTED = 130

@@ -12,12 +12,12 @@ import sys
 from orcastream.cli.environment import as_environment, import_path
 from orcastream.cli.ports import held_port
 from orcastream.cli.process import Program
-from orcastream.cli.standard_streams import print_or_drop
 from orcastream.cli.stop_signals import KILLED, StopSignals, stopped_or_killed
 from orcastream.cli.supervisor import Supervisor
 from orcastream.gateway.log import log_event
 from orcastream.gateway.settings import GatewaySettings
 from orcastream.telemetry.logs import set_up_logging
+from orcastream.telemetry.standard_streams import print_or_drop
 
 _STOP_MARGIN_S = 8.0
 """Time that a process gets beyond its grace to end its streams and exit, before it is killed."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from orcastream.cli.command import fail, overview, run_command
 from orcastream.cli.commands import COMMANDS
-from orcastream.cli.standard_streams import UNWRITABLE, forget, mend_streams
 from orcastream.cli.torchless import leave_out_torch
+from orcastream.telemetry.standard_streams import UNWRITABLE, forget, mend_streams
 from orcastream.telemetry.version import own_version
 
 

@@ -13,10 +13,10 @@ from orcastream.cli.errors import UserError
 from orcastream.cli.parse import load_settings
 from orcastream.cli.served_model import with_model
 from orcastream.cli.stack import Stack
-from orcastream.cli.standard_streams import print_or_drop
 from orcastream.cli.stop_signals import KILLED, StopSignals, stopped_or_killed
 from orcastream.cli.up_settings import UpSettings
 from orcastream.telemetry.logs import json_time
+from orcastream.telemetry.standard_streams import print_or_drop
 from orcastream.telemetry.version import own_version
 
 _COLOURS = (36, 33, 35, 32, 34, 31)

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -16,6 +15,7 @@ from orcastream.telemetry.leaving import leaving, on_stop
 from orcastream.telemetry.logs import set_up_logging
 from orcastream.telemetry.settings import UnusableTelemetry
 from orcastream.telemetry.setup import Telemetry, start_telemetry
+from orcastream.telemetry.standard_streams import print_or_drop
 from orcastream.worker.adapter_folders import adapter_folders
 from orcastream.worker.admin import Admin, AdminPortUnavailable
 from orcastream.worker.lean_torch import lean_torch
@@ -152,8 +152,7 @@ def _not_loaded(error: Exception) -> int:
 
 
 def _unusable(why: str) -> int:
-    with suppress(OSError):  # the exit code does not depend on whether anybody reads this
-        print(f"orcastream worker: {why}", file=sys.stderr)
+    print_or_drop(f"orcastream worker: {why}", sys.stderr)  # the exit code does not depend on it
     return 2
 
 
