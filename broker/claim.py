@@ -14,7 +14,7 @@ from orcastream.broker.claimed import Claimed
 from orcastream.broker.connection import Connection
 from orcastream.broker.entry import EntryRef, after, stream_of
 from orcastream.broker.lane_waits import LaneWaits
-from orcastream.broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
+from orcastream.broker.lease import LEAST_MARK_MS, Leases, ends_workers, is_suspect, was_handed_over
 from orcastream.broker.link import Link
 from orcastream.broker.queue import ensure_if_gone
 from orcastream.broker.scripts import Command
@@ -42,6 +42,7 @@ class Claimer:
         *,
         lease_ms: int,
         retention_ms: int,
+        max_deliveries: int,
         not_before: float = 0.0,
         class_weight: float = CLASS_WEIGHT,
     ) -> None:
@@ -54,6 +55,7 @@ class Claimer:
         self._worker = worker
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
+        self._max_deliveries = max_deliveries
         self._not_before = not_before
         self._lanes = [Arrivals(link, one, worker, class_weight) for one in keys.each_lane]
         self._gates: dict[Link, TakeoverGate] = {}
@@ -132,7 +134,7 @@ class Claimer:
 
         Add the results of other calls to `running` before awaiting anything else; entries that a call in flight may
         just have claimed are skipped. The delivery count stays as it is. Nobody knows whether such a request was a
-        takeover, so it runs alone at first.
+        takeover, or of a suspect: its deliveries decide.
         """
         found: list[tuple[EntryRef, int]] = []
         for lane, name in product(self._keys.each_lane, CLASSES):
@@ -145,7 +147,8 @@ class Claimer:
             if isinstance(entries, ResponseError):
                 raise entries
             if entries:
-                claimed.append(Claimed.of(ref, entries[0][1], deliveries, suspect=True))
+                suspect = ends_workers(deliveries, self._max_deliveries)
+                claimed.append(Claimed.of(ref, entries[0][1], deliveries, suspect=suspect, taken_over=True))
             else:
                 gone.append(ref)
         await self._drop(gone)
@@ -186,21 +189,24 @@ class Claimer:
     async def _take_over(self, found: Sequence[tuple[EntryRef, int, int]], min_idle_ms: int) -> list[Claimed]:
         """Claim the entries in `found` (with idle time and deliveries), atomically with respect to rivals.
 
-        The previous worker may have died of another request, so an expired lease alone does not count as an attempt.
+        A suspect whose lease expired may not have begun there, so its attempt counts when it begins alone.
         """
         commands: list[Command] = []
-        counts = [deliveries + was_handed_over(idle_ms) for _, idle_ms, deliveries in found]
+        suspects = [is_suspect(idle_ms, deliveries, self._max_deliveries) for _, idle_ms, deliveries in found]
+        counts = [
+            deliveries + (was_handed_over(idle_ms) or not suspect)
+            for (_, idle_ms, deliveries), suspect in zip(found, suspects, strict=True)
+        ]
         for (ref, _, _), count in zip(found, counts, strict=True):
             stream = stream_of(self._keys, ref)
             claim = ("XCLAIM", stream, GROUP, self._worker, min_idle_ms, ref.entry_id, "RETRYCOUNT", count)
             commands.append(claim)
         claimed, gone = [], []
         replies = await self._link.call_many(commands)
-        for (ref, idle_ms, _), count, taken in zip(found, counts, replies, strict=True):
+        for (ref, _, _), suspect, count, taken in zip(found, suspects, counts, replies, strict=True):
             if isinstance(taken, ResponseError):
                 raise taken
             if taken and taken[0] is not None:
-                suspect = is_suspect(idle_ms)
                 claimed.append(Claimed.of(ref, taken[0][1], count, suspect=suspect, taken_over=True))
             elif taken:
                 gone.append(ref)  # Redis 6.2 keeps deleted entries pending; later servers drop them here.

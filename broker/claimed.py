@@ -15,7 +15,7 @@ class Claimed:
     """A claimed request: its entry, the raw fields, and its deliveries that count, including this one.
 
     `taken_over`: another worker may have begun it, even if its deliveries were taken back when it was handed over.
-    `suspect`: it may have caused the death of its previous worker, so it must run alone until it makes
+    `suspect`: it may have caused the deaths of its previous workers, so it must run alone until it makes
     progress. `repeated`: a field that its entry names more than once, of which `fields` has the last value.
     """
 

@@ -19,6 +19,8 @@ LEAST_MARK_MS: Final = HANDED_OVER_MS // 2
 """An entry idle for longer was handed over."""
 SUSPECT_MS: Final = 2 * HANDED_OVER_MS
 """The idle time of an entry handed over as a suspect (`orcastream.broker.claimed`)."""
+_DEATHS_BESIDE_OTHERS: Final = 2
+"""How many workers in a row may end while they compute a request beside others, before it runs alone."""
 CHUNK: Final = 256
 """Entries per script call, so that no call blocks the server for long."""
 
@@ -28,9 +30,20 @@ def was_handed_over(idle_ms: int) -> bool:
     return idle_ms >= LEAST_MARK_MS
 
 
-def is_suspect(idle_ms: int) -> bool:
-    """Whether an entry taken over at this idle time is a suspect: its lease expired, or it was handed over as one."""
-    return not was_handed_over(idle_ms) or idle_ms >= SUSPECT_MS - LEAST_MARK_MS
+def is_suspect(idle_ms: int, deliveries: int, max_deliveries: int) -> bool:
+    """Whether an entry taken over at this idle time, after so many deliveries that count, is a suspect: it was handed
+    over as one, or its lease expired and `ends_workers`.
+    """
+    if was_handed_over(idle_ms):
+        return idle_ms >= SUSPECT_MS - LEAST_MARK_MS
+    return ends_workers(deliveries, max_deliveries)
+
+
+def ends_workers(deliveries: int, max_deliveries: int) -> bool:
+    """Whether a request whose worker died is a likely cause: no output of it is newer than the death before, or only
+    one attempt is allowed.
+    """
+    return deliveries >= min(_DEATHS_BESIDE_OTHERS, max_deliveries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Admission:
         elif session.now_ms >= running.request.deadline_ms:
             running.fail(ErrorCode.EXPIRED, "the deadline passed")
         elif is_hopeless(running.claimed.deliveries, outcome.fold, self._settings.max_deliveries):
-            attempts = running.claimed.deliveries - 1  # this delivery only sets it aside
+            attempts = running.claimed.deliveries - 1  # new tokens, if any, came in the first one that counts
             log.error("dead letter", extra=running.log_fields(attempts=attempts))
             running.fail(ErrorCode.DEAD_LETTER, f"no new token in {attempts} attempts")
 

@@ -76,7 +76,7 @@ class Attacher:
         """Read its adapter and prepare its constraint. If one of these may have ended its last worker, record this
         attempt in its log first.
         """
-        if running is self._parts.isolation.current and running.error is None and not self.is_at_hand(running):
+        if running.blamed and running.error is None and not self.is_at_hand(running):
             if not await self._parts.admission.attach(self._session, running, is_new=False):
                 return
             self._count(running)
@@ -94,7 +94,7 @@ class Attacher:
     def _count(self, running: Running) -> None:
         """Count the attempt of a suspect that begins alone, in case it ends the worker."""
         if running is self._parts.isolation.current and not running.counted:
-            running.counted = True
+            running.blamed = running.counted = True
             self._session.leases.count_attempt(running.ref)
 
     async def _failed(self, running: Running, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Requests that may have caused the death of their previous worker: each runs alone until it makes progress."""
+"""Requests that may have caused the deaths of their previous workers: each runs alone until it makes progress."""
 
 import asyncio
 from collections import deque

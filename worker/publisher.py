@@ -101,8 +101,8 @@ class Publisher:
                 self.mark([running])  # the next piece, or output that followed it
             if running.logged(event):
                 self._lifecycle.first_token(running)
-            if running.counted and running.progressed:
-                running.counted = False
+            if running.blamed and running.progressed:
+                running.blamed = running.counted = False
                 session.leases.forgive(running.ref)
             if type(event) is Terminal:
                 self._lifecycle.ended(running, event)

@@ -49,6 +49,7 @@ class Running:
         "_was_open",
         "adapter",
         "back_off",
+        "blamed",
         "brought",
         "choices",
         "claimed",
@@ -91,9 +92,11 @@ class Running:
         self.back_off = BackOff()
         """For an attach that follows a refusal; reset by a write that succeeds."""
         self.suspect = claimed.suspect
-        """Whether it may have caused the death of its previous worker: it has made no progress here yet."""
+        """Whether it may have caused the deaths of its previous workers: it has made no progress here yet."""
+        self.blamed = claimed.suspect or claimed.deliveries > 1
+        """Whether attempts count against it until new output of it is logged."""
         self.counted = False
-        """Whether it runs alone, as an attempt that counts unless new output of it is logged."""
+        """Whether it runs alone here, as one of these attempts."""
         self.brought = False
         """Whether the engine has produced new output of it here: a token, or log probabilities of its prompt."""
         self.progressed = False

@@ -86,6 +86,7 @@ class Session:
                 worker,
                 lease_ms=settings.lease_ms,
                 retention_ms=settings.retention_ms,
+                max_deliveries=settings.max_deliveries,
                 not_before=asyncio.get_running_loop().time() + wait_ms / 1000,
                 class_weight=settings.class_weight,
             )

@@ -26,6 +26,7 @@ from orcastream.schemas.stopping import FinishReason
 
 RETENTION_MS = 60_000
 LEASE_MS = 60_000
+MAX_DELIVERIES = 3
 """Longer than a test lasts: who is to take over has a lease of a millisecond instead."""
 EOS = 9999
 
@@ -63,8 +64,18 @@ class Job:
 class ScriptedWorker:
     """One worker process; its model's token at a position is `position * 10 + salt`, so workers can differ."""
 
-    def __init__(self, url: str, keys: Keys, name: str, *, salt: int = 0, lease_ms: int = LEASE_MS) -> None:
+    def __init__(
+        self,
+        url: str,
+        keys: Keys,
+        name: str,
+        *,
+        salt: int = 0,
+        lease_ms: int = LEASE_MS,
+        max_deliveries: int = MAX_DELIVERIES,
+    ) -> None:
         self.url, self.keys, self.name, self.salt, self.lease_ms = url, keys, name, salt, lease_ms
+        self.max_deliveries = max_deliveries
         self.epochs: dict[str, int] = {}
         self.link: Connection
         self.claimer: Claimer
@@ -75,6 +86,7 @@ class ScriptedWorker:
         """Open a new link; everything on the old one is void."""
         self.link = await connect(url or self.url, name=self.name)
         options: dict[str, int] = {"lease_ms": self.lease_ms, "retention_ms": RETENTION_MS}
+        options["max_deliveries"] = self.max_deliveries
         self.claimer = Claimer(self.link, self.keys, self.name, not_before=not_before, **options)
         self.leases = Leases(self.link, self.keys, self.name)
         self.waits = LaneWaits(self.link, self.keys, self.name)

@@ -155,4 +155,4 @@ async def test_worker(link: Link) -> None:
 
 
 def _claimer(link: Link) -> Claimer:
-    return Claimer(link, KEYS, "w", lease_ms=LEASE_MS, retention_ms=RETENTION_MS)
+    return Claimer(link, KEYS, "w", lease_ms=LEASE_MS, retention_ms=RETENTION_MS, max_deliveries=3)

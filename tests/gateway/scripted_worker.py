@@ -158,7 +158,7 @@ class ScriptedWorker:
 
     async def _session(self, link: Link, control: Link, ready: asyncio.Event) -> None:
         await Presence(link, self._keys, self.name).beat({"state": "ready"}, ttl_ms=600_000)
-        claimer = Claimer(link, self._keys, self.name, lease_ms=LEASE_MS, retention_ms=RETENTION_MS)
+        claimer = Claimer(link, self._keys, self.name, lease_ms=LEASE_MS, retention_ms=RETENTION_MS, max_deliveries=3)
         reader = ControlReader(control, self._keys)
         await reader.begin(control)
         for claimed in await claimer.unknown(()):

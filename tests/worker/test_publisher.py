@@ -22,7 +22,7 @@ async def begin(session: Session, producer: Producer) -> Running:
     """A request with prompt log probabilities that runs alone, as an attempt that counts."""
     producer.post([5, 6, 7], max_tokens=4, prompt_logprobs=1)
     running = await claim_and_attach(session)
-    running.counted = True
+    running.blamed = running.counted = True
     session.leases.count_attempt(running.ref)
     return running
 
@@ -49,7 +49,7 @@ async def test_the_first_prompt_piece_or_token_takes_back_the_attempt(session: S
             running.accept(running.choices[0], event)
         publisher.mark([running])
         await publisher.flush(session)
-        assert (running.counted, await deliveries(session, running)) == (False, 1)
+        assert (running.blamed, running.counted, await deliveries(session, running)) == (False, False, 1)
 
 
 async def test_where_the_cleanup_is_refused_the_next_attach_does_it(session: Session, producer: Producer) -> None:

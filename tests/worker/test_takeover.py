@@ -3,13 +3,15 @@
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import redis
 
 from orcastream.broker.fold import Fold
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.events import EventId, Output, Started, Terminal
+from orcastream.schemas.events import EventId, Output, Started, Terminal, decode_event
+from tests.chaos.patches import pace
 from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.redis_waiting import wait_until
@@ -62,6 +64,25 @@ def test_killed_worker_is_continued_from_the_token_where_it_stopped(
     assert fold.terminal is not None
     assert fold.terminal.usage.completion_tokens == LONG["max_tokens"]
     producer.wait_empty()
+
+
+def test_the_requests_of_a_dead_worker_are_computed_beside_those_of_the_next(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    """The survivor's own stream does not wait until a long prompt has been computed again, for seconds here."""
+    first = start_worker(max_batch_size=1, patch=partial(pace, 0.05))
+    first.wait_serving()
+    taken = producer.events(producer.post(count_prompt * 180, request_id="taken", max_tokens=1000, ignore_eos=True))
+    next(event for _, event in taken if isinstance(event, Output))
+    start_worker(max_num_batched_tokens=16, max_batch_size=16, patch=partial(pace, 0.05)).wait_serving()
+    own = producer.post(count_prompt, **LONG)
+    next(event for _, event in producer.events(own) if isinstance(event, Output))
+    first.kill()
+    next(event for _, event in taken if isinstance(event, Started))
+    written = producer.redis.xlen(producer.keys.reply(own))
+    wait_until(lambda: producer.redis.xlen(producer.keys.reply(own)) >= written + 5)
+    newest = producer.redis.xrevrange(producer.keys.reply("taken"), count=1)[0]
+    assert isinstance(decode_event(newest[1]), Started), "its prompt is being computed"
 
 
 @pytest.mark.parametrize("settings", [{"max_model_len": 64}, {"kv_cache_memory": 64 * 5120}], ids=["context", "cache"])

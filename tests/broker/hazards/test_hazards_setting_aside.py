@@ -41,24 +41,53 @@ async def test_hazard_16_innocent_dead_letters_after_many_drains(
     assert not is_hopeless(claimed.deliveries, job.fold, 3)
 
 
-async def test_hazard_16_deaths_count_and_progress_resets_them(
+@pytest.mark.parametrize(
+    ("max_deliveries", "suspected", "set_aside"),
+    [
+        pytest.param(1, [True, True, True, True], [False, True, True, True], id="alone at once"),
+        pytest.param(2, [False, True, True, True], [False, False, True, True], id="alone once"),
+        pytest.param(3, [False, True, True, True], [False, False, False, True], id="alone twice"),
+    ],
+)
+async def test_hazard_16_innocent_dead_letters_after_deaths_of_others(
+    redis_server: RedisServer,
+    link: Link,
+    keys: Keys,
+    make_worker: MakeWorker,
+    max_deliveries: int,
+    suspected: list[bool],
+    set_aside: list[bool],
+) -> None:
+    """Worker after worker dies. A request runs beside others until the second death, and then alone; it is set aside
+    after at least one death alone. New output begins the count again.
+    """
+    await enqueue(link, keys, make_request())
+    options = {"lease_ms": 1, "max_deliveries": max_deliveries}
+    job = await (await make_worker(redis_server.url, "w0", **options)).take()
+    for first in (1, 11):
+        seen = []
+        for index in range(first, first + 4):
+            worker = await make_worker(redis_server.url, f"w{index}", **options)
+            claimed = await take_over(worker)
+            job = await worker.open(claimed)
+            seen.append((claimed.suspect, is_hopeless(claimed.deliveries, job.fold, max_deliveries)))
+            if claimed.suspect:
+                worker.leases.count_attempt(job.ref)
+        assert seen == list(zip(suspected, set_aside, strict=True))
+        await worker.step(job)
+        worker.leases.forgive(job.ref)
+
+
+async def test_hazard_16_waiting_for_a_turn_alone_does_not_count(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Only a request that ran alone when its worker died, and has no new token since, becomes a dead letter."""
+    """Only the suspect that runs may have ended its worker, however many of them wait."""
     await enqueue(link, keys, make_request())
-    worker = await make_worker(redis_server.url, "w0", lease_ms=1)
-    job = await worker.take()
-    hopeless = []
-    for index in range(1, 12):
-        if index > 2:
-            worker.leases.count_attempt(job.ref)
-        if index == 6:
-            await worker.step(job)
-            worker.leases.forgive(job.ref)
+    await (await make_worker(redis_server.url, "w0", lease_ms=1)).take()
+    for index in range(1, 8):
         worker = await make_worker(redis_server.url, f"w{index}", lease_ms=1)
-        job = await worker.open(await take_over(worker))
-        hopeless.append(is_hopeless(job.claimed.deliveries, job.fold, 3))
-    assert hopeless == [False, False, False, False, True, False, False, False, True, True, True]
+        claimed = await take_over(worker)
+        assert (claimed.suspect, claimed.deliveries) == (index > 1, 2)
 
 
 async def test_hazard_16_an_attempt_that_was_handed_over_does_not_count(
@@ -66,18 +95,33 @@ async def test_hazard_16_an_attempt_that_was_handed_over_does_not_count(
 ) -> None:
     """A suspect remains one under a new owner, and only attempts that ended with a death count."""
     await enqueue(link, keys, make_request())
-    worker = await make_worker(redis_server.url, "w0", lease_ms=1)
-    ref = (await worker.claimer.new(1))[0].ref
-    for index in range(1, 6):
+    ref = (await (await make_worker(redis_server.url, "w0", lease_ms=1)).claimer.new(1))[0].ref
+    await take_over(await make_worker(redis_server.url, "w1", lease_ms=1))
+    for index in range(2, 7):
         worker = await make_worker(redis_server.url, f"w{index}", lease_ms=1)
         claimed = await take_over(worker)
-        assert (claimed.suspect, claimed.deliveries) == (True, 1)
+        assert (claimed.suspect, claimed.deliveries) == (True, 2)
         worker.leases.count_attempt(ref)
         await worker.leases.hand_over([Given(ref, suspect=True, counted=True)])
-    worker.leases.count_attempt(ref)
+    await take_over(worker)
+    worker.leases.forgive(ref)
     await worker.leases.hand_over([Given(ref)])
     innocent = (await worker.claimer.expired(1))[0]
     assert (innocent.suspect, innocent.deliveries) == (False, 1)
+
+
+async def test_hazard_16_a_suspect_whose_claim_was_lost_remains_one(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Redis assigned it to a worker that never got the reply, or that lost its connection while it ran it."""
+    await enqueue(link, keys, make_request())
+    await (await make_worker(redis_server.url, "w0", lease_ms=1)).take()
+    for name in ("w1", "w2"):
+        worker = await make_worker(redis_server.url, name, lease_ms=1)
+        await take_over(worker)
+    await worker.connect()
+    (found,) = await worker.claimer.unknown(())
+    assert (found.suspect, found.taken_over, found.deliveries) == (True, True, 2)
 
 
 async def test_hazard_17_dead_letter_lost_or_doubled(
@@ -94,7 +138,7 @@ async def test_hazard_17_dead_letter_lost_or_doubled(
     buried = await bury(link, keys, job.ref, reason=ErrorCode.DEAD_LETTER, message="again")
     assert buried is False
     letters = [one async for one in newest_letters(link, keys)]
-    assert [(one.reason, one.attempts, one.request_id) for one in letters] == [("dead_letter", 1, "r1")]
+    assert [(one.reason, one.attempts, one.request_id) for one in letters] == [("dead_letter", 2, "r1")]
     assert letters[0].entry == str(job.ref)
     assert await RequestQueue(link, keys).depth() == 0
 
