@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
 from orcastream.engine.attention import TorchBackend
@@ -294,8 +300,16 @@ def test_per_layer_settings_stay_in_proportion(device: torch.device) -> None:
 
 
 def test_without_a_small_copy_the_first_reason_is_reported(device: torch.device) -> None:
-    with pytest.raises(UnsupportedModel, match=r"invalid for input of size.*own widths.*smallest copy has 806477952"):
-        tiny_copy(real_size("codegen", device), [])
+    class Wide(LlamaForCausalLM):  # type: ignore[misc]  # transformers has no types here
+        def __init__(self, config: LlamaConfig) -> None:
+            if config.hidden_size < 4096:
+                raise ValueError("narrower than my rotation")
+            super().__init__(config)
+
+    model = real_size("llama", device)
+    model.__class__ = Wide
+    with pytest.raises(UnsupportedModel, match=r"narrower than my rotation.*own widths.*smallest copy has \d+"):
+        tiny_copy(model, [])
 
 
 def test_thresholds_are_found_in_single_layers(make_model: MakeModel) -> None:
