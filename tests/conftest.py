@@ -6,6 +6,7 @@ servers, folders and ports, and computes on one thread.
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # torch reads this at import, here and in e
 os.environ["OMP_WAIT_POLICY"] = "passive"  # tests with several threads run next to others: no thread may spin
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # decided when triton is imported; no engine selects it on its own
+# A script's background job ignores SIGINT, and so would every process here that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # modules loaded for tests are not garbage
 public_certificates.read_once()
 

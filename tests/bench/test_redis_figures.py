@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -74,14 +75,14 @@ async def test_the_shortest_time_still_measures_something(link: Link, redis_serv
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_ended_leaves_no_reader_and_no_keys(redis_server: RedisServer, number: signal.Signals) -> None:
     flags = ("--redis-url", redis_server.url, "--seconds", "600")
-    bench = Terminal("-m", "orcastream.cli.main", "bench", "redis-rate", *flags)
-    pid = bench.process.pid
-    with redis.Redis.from_url(redis_server.url) as client:
+    with (
+        closing(Terminal("-m", "orcastream.cli.main", "bench", "redis-rate", *flags)) as bench,
+        redis.Redis.from_url(redis_server.url) as client,
+    ):
+        pid = bench.process.pid
         wait_until(lambda: any(one["cmd"].startswith("xread") for one in client.client_list()))
-        reader = ProcessWatch(int(Path(f"/proc/{pid}/task/{pid}/children").read_text()))
-        bench.signal(number)
-        assert bench.wait() == 130
-        assert reader.gone_within(PATIENCE_S)
+        with closing(ProcessWatch(int(Path(f"/proc/{pid}/task/{pid}/children").read_text()))) as reader:
+            bench.signal(number)
+            assert bench.wait() == 130
+            assert reader.gone_within(PATIENCE_S)
         assert client.dbsize() == 0
-    reader.close()
-    bench.close()
