@@ -14,7 +14,7 @@ from orcastream.broker.connection import Connection
 from orcastream.broker.errors import require
 from orcastream.broker.queue import RequestQueue
 from orcastream.broker.resp import fields_of
-from orcastream.broker.scripts import FORGET, Command
+from orcastream.broker.scripts import BEAT, FORGET, Command
 from orcastream.schemas.keys import CLASSES, GROUP, Keys
 
 STATES: Final = ("serving", "draining", "stalled")
@@ -63,9 +63,8 @@ class Presence:
         """
         key = self._keys.worker(self._worker)
         flat = [str(part) for item in info.items() for part in item]
-        commands: list[Command] = [("HSET", key, *flat), ("PEXPIRE", key, ttl_ms)]
-        new_fields, lived = await self._link.call_many(commands)
-        require([new_fields, lived])
+        (new_fields,) = replies = await self._link.call_many([BEAT.call([key], [ttl_ms, *flat])])
+        require(replies)
         if not self._joined or new_fields == len(info):
             await self._join()
 

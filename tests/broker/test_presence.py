@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orcastream.broker.errors import Unwritable
+from orcastream.broker.errors import LinkLost, Unwritable
 from orcastream.broker.link import Link
 from orcastream.broker.presence import Presence, forget_dead, list_workers
 from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.scripted import enqueue, make_request
 from tests.redis_server import RedisServer
+from tests.tcp_proxy import TcpProxy
 
 
 async def test_workers_are_listed_from_their_first_heartbeat(
@@ -45,6 +46,37 @@ async def test_a_worker_that_stops_beating_disappears(link: Link, keys: Keys) ->
     await Presence(link, keys, "w1").beat({"state": "ready"}, ttl_ms=1)
     while (await list_workers(link, keys))[0].alive:
         pass
+
+
+class _Beginning(TcpProxy):
+    """Lets the first command of what a client sends at once arrive, then cuts the connection."""
+
+    cutting = False
+
+    def let_through(self, data: bytes, connection: int, *, reply: bool) -> tuple[bytes, bool]:
+        if reply or not self.cutting:
+            return data, False
+        self.cutting = False
+        first, more, _ = data.partition(b"\r\n*")
+        return first + more[:2], True
+
+
+async def test_a_report_expires_even_if_the_connection_breaks_after_its_first_command(
+    redis_server: RedisServer, link: Link, keys: Keys, open_link: OpenLink
+) -> None:
+    await Presence(link, keys, "w2").beat({"state": "serving"}, ttl_ms=50_000)  # the server knows all scripts now
+    proxy = _Beginning(redis_server.port)
+    await proxy.listen()
+    try:
+        presence = Presence(await open_link(f"redis://127.0.0.1:{proxy.port}/0"), keys, "w1")
+        proxy.cutting = True
+        with pytest.raises(LinkLost):
+            await presence.beat({"state": "serving"}, ttl_ms=50_000)
+        while not await link.call("EXISTS", keys.worker("w1")):
+            pass
+        assert await link.call("PTTL", keys.worker("w1")) > 0
+    finally:
+        await proxy.refuse()
 
 
 async def test_where_a_report_cannot_be_read_the_last_one_counts(link: Link, keys: Keys) -> None:
