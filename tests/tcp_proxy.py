@@ -24,6 +24,9 @@ class TcpProxy:
         """Return the part of `data` that arrives, and whether its connection (numbered from 0) is cut after it."""
         return data, False
 
+    async def hold(self, connection: int, *, reply: bool) -> None:
+        """Wait until what was read from a connection may be forwarded."""
+
     def lead_to(self, target_port: int) -> None:
         """Forward new connections to another port."""
         self._target_port = target_port
@@ -92,6 +95,7 @@ class TcpProxy:
     ) -> None:
         with suppress(OSError):
             while data := await source.read(_PIECE_BYTES):
+                await self.hold(number, reply=reply)
                 arrives, cut = self.let_through(data, number, reply=reply)
                 sink.write(arrives)
                 if cut:

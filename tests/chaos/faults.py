@@ -7,11 +7,13 @@ import time
 
 from tests.chaos.injector import Acts, Fault, Injector, Planned
 from tests.chaos.redis_faults import REDIS_FAULTS, can_suffer
-from tests.chaos.services import LEASE_MS
+from tests.chaos.services import LEASE_MS, Service
 from tests.chaos.thread_stop import busiest_thread, stall
 
 _LEASE_S = LEASE_MS / 1000
 _ANSWER_S = 0.4
+_START_S = 3.0
+_DRAIN_S = 1.6
 
 
 async def _kill(injector: Injector, planned: Planned) -> None:
@@ -21,15 +23,50 @@ async def _kill(injector: Injector, planned: Planned) -> None:
         await injector.site.revive(service)
 
 
+async def _kill_while_starting(injector: Injector, planned: Planned) -> None:
+    """Kill, and kill the next process while it starts."""
+    async with injector.at_work(planned) as (_, service):
+        await service.kill()
+        service.start()
+        await asyncio.sleep(_START_S * planned.force)
+        await service.kill()
+        await injector.site.revive(service)
+
+
+async def _kill_while_draining(injector: Injector, planned: Planned) -> None:
+    """Send SIGTERM, and SIGKILL while it finishes or hands over what it runs."""
+    async with injector.at_work(planned) as (_, service):
+        service.signal(signal.SIGTERM)
+        await asyncio.sleep(_DRAIN_S * planned.force)
+        await service.kill()
+        await injector.site.revive(service)
+
+
+async def _freeze_while_draining(injector: Injector, planned: Planned) -> None:
+    """Send SIGTERM, then SIGSTOP for longer than the lease, then SIGCONT; the promised exit status is 0."""
+    async with injector.at_work(planned) as (_, service):
+        service.signal(signal.SIGTERM)
+        await asyncio.sleep(_DRAIN_S * planned.force)
+        service.signal(signal.SIGSTOP)
+        await asyncio.sleep(_LEASE_S * (1.2 + 1.5 * planned.force))
+        service.signal(signal.SIGCONT)
+        await _told_to_stop(injector, service)
+
+
 async def _drain(injector: Injector, planned: Planned) -> None:
     """Send SIGTERM; the promised exit status is 0."""
     async with injector.at_work(planned) as (_, service):
         service.signal(signal.SIGTERM)
-        code = await service.ended()
-        if code != 0:
-            injector.site.note_death(service, f"was told to stop and ended with status {code}")
-            await service.kill()
-        await injector.site.revive(service)
+        await _told_to_stop(injector, service)
+
+
+async def _told_to_stop(injector: Injector, service: Service) -> None:
+    """Wait for the end of a service that was told to stop, and restart it."""
+    code = await service.ended()
+    if code != 0:
+        injector.site.note_death(service, f"was told to stop and ended with status {code}")
+        await service.kill()
+    await injector.site.revive(service)
 
 
 async def _freeze(injector: Injector, planned: Planned) -> None:
@@ -79,9 +116,13 @@ FAULTS: Acts = {
     "worker-kill": _kill,
     "worker-freeze": _freeze,
     "worker-drain": _drain,
+    "worker-kill-starting": _kill_while_starting,
+    "worker-kill-draining": _kill_while_draining,
+    "worker-freeze-draining": _freeze_while_draining,
     "engine-stall": _stall_engine,
     "gateway-kill": _kill,
     "gateway-drain": _drain,
+    "gateway-freeze": _freeze,
     **REDIS_FAULTS,
     "client-gone": _drop_clients,
 }

@@ -40,6 +40,12 @@ async def _cut(injector: Injector, planned: Planned) -> None:
         await asyncio.sleep(1)
 
 
+async def _delay(injector: Injector, planned: Planned) -> None:
+    """Hold back what is sent over all, half, or a third of the connections for up to 2.5 leases; it arrives late."""
+    async with injector.at_redis(planned) as (_, server), server.proxy.delay(1 + planned.target % 3):
+        await asyncio.sleep(LEASE_MS / 1000 * (0.5 + 2 * planned.force))
+
+
 async def _fill_memory(injector: Injector, planned: Planned) -> None:
     async with injector.at_redis(planned) as (_, server):
         await server.fill_memory()
@@ -87,6 +93,7 @@ REDIS_FAULTS: Acts = {
     "redis-freeze": _freeze_redis,
     "redis-refuse": _refuse,
     "redis-cut": _cut,
+    "redis-late": _delay,
     "redis-memory": _fill_memory,
     "redis-disk": _fill_disk,
     "machine-lost": _lose_machine,
