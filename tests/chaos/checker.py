@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.chaos.folded import Folded, fold
+from tests.chaos.catalogue import Answer
+from tests.chaos.folded import Folded, fold, gaps
 from tests.chaos.injector import Fault
 from tests.chaos.losses import TOLD, Loss, Losses
 from tests.chaos.record import Log, Seen
@@ -34,6 +36,8 @@ _CANCEL_S = 10.0
 """Within this time of the end of a fault a cancel is obeyed."""
 _SETTLING_S = 4.0
 """For so long after its end a fault counts as being felt."""
+_ROUNDED = 1e-3
+"""So much may a log probability differ from the undisturbed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,9 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """The reference: greedy answers by prompt, and the text of tokens."""
+    """The reference: answers by question, and the text of tokens."""
 
-    answers: Sequence[Sequence[int]]
+    answers: Sequence[Answer]
     text: Callable[[list[int]], str]
 
 
@@ -112,6 +116,8 @@ class Checker:
         if seen.accepted_at is None:
             return
         self._check_watched(seen, log)
+        for kind, detail in gaps(log.final):
+            self.findings.add(kind, self._subject(seen), f"in its log: {detail}")
         log = self.losses.as_answered(seen, log)
         if not log.final and self.losses.concern(seen):
             self._check_forgotten(seen, told=told)
@@ -124,6 +130,8 @@ class Checker:
             return
         self._check_end(seen, folded)
         self._check_client(seen, folded)
+        if seen.ended == folded.outcome == "finished" and not self.losses.took_the_end(seen):
+            self._check_whole(seen, folded)
         lost_cancel = seen.cancelled_at is not None and self.losses.concern(seen)
         if seen.cancelled_at is not None and not seen.ended_before_cancel and not lost_cancel:
             self._check_cancel(seen, log)
@@ -184,7 +192,7 @@ class Checker:
             expected: Sequence[object] = tokens
             got: Sequence[object] = seen.tokens.get(choice, [])
             if seen.reads_text:
-                expected, got = self._undisturbed.text(tokens), seen.texts.get(choice, "")
+                expected, got = self._text(folded, choice), seen.texts.get(choice, "")
             if got == expected or (not whole and got == expected[: len(got)]):
                 continue
             if more_is_lost and expected == got[: len(expected)]:
@@ -196,16 +204,65 @@ class Checker:
                 kind, self._subject(seen), f"{detail}{got[at : at + 20]!r} for {expected[at : at + 20]!r}"
             )
 
-    def _check_answer(self, seen: Seen, folded: Folded) -> None:
-        if seen.prompt is None:
+    def _text(self, folded: Folded, choice: int) -> str:
+        """Return the text of a choice, up to the stop string that ended it."""
+        text = self._undisturbed.text(folded.tokens[choice])
+        ending = folded.endings[choice] if choice < len(folded.endings) else {}
+        return text[: ending.get("text_length")]
+
+    def _check_whole(self, seen: Seen, folded: Folded) -> None:
+        """Check what else a client is told at the end: the reasons, the usage, one log probability per token."""
+        reasons = {choice: ending["finish_reason"] for choice, ending in enumerate(folded.endings)}
+        limit, never_stops = seen.payload["max_tokens"], seen.payload.get("ignore_eos", False)
+        for choice, ending in enumerate(folded.endings):
+            allowed = ending["tokens"] == limit if reasons[choice] == "length" else "stop" in ending or not never_stops
+            if not allowed:
+                self._differs(seen, f"choice {choice} of {ending['tokens']} tokens ended as {reasons[choice]}")
+        counted = folded.usage["prompt_tokens"], folded.usage["completion_tokens"]
+        if "prompt" in seen.payload and counted[0] != len(seen.payload["prompt"]):
+            self._differs(seen, f"the usage counts {counted[0]} tokens of the prompt")
+        if not 0 <= folded.usage["cached_tokens"] <= counted[0]:
+            self._differs(seen, f"the usage counts {folded.usage['cached_tokens']} of {counted[0]} tokens as cached")
+        if not seen.reads_text:
             return
-        answer = list(self._undisturbed.answers[seen.prompt])
+        if seen.finish_reasons != reasons:
+            self._differs(seen, f"its client was told the reasons {seen.finish_reasons}, the log has {reasons}")
+        told = seen.usage and (seen.usage["prompt_tokens"], seen.usage["completion_tokens"])
+        if told != counted:
+            self._differs(seen, f"its client was told the usage {told}, the log has {counted}")
+        wanted = {at: len(one) for at, one in enumerate(folded.tokens) if one and "logprobs" in seen.payload}
+        if seen.num_logprobs != wanted:
+            self._differs(seen, f"log probabilities came for {seen.num_logprobs} tokens, expected {wanted}")
+
+    def _check_answer(self, seen: Seen, folded: Folded) -> None:
+        """Check that the answer is the undisturbed one, as far as it goes."""
+        if seen.question is None:
+            return
+        answer = self._undisturbed.answers[seen.question]
         for choice, tokens in enumerate(folded.tokens):
-            both = min(len(answer), len(tokens))
-            if tokens[:both] != answer[:both]:
-                at = next(i for i in range(both) if tokens[i] != answer[i])
-                detail = f"choice {choice} of prompt {seen.prompt} differs from the undisturbed answer at {at}"
+            expected = answer.of_choice(choice)
+            both = min(len(expected), len(tokens))
+            if tokens[:both] != expected[:both]:
+                at = next(i for i in range(both) if tokens[i] != expected[i])
+                detail = f"choice {choice} of question {seen.question} differs from the undisturbed answer at {at}"
                 self.findings.add("changed", self._subject(seen), detail)
+        if answer.whole is not None:
+            self._check_fixed(seen, folded, answer.whole)
+
+    def _check_fixed(self, seen: Seen, folded: Folded, whole: Folded) -> None:
+        """Check log probabilities, as far as they go, and the ends of an answer to a fixed question."""
+        pairs: list[tuple[str, Sequence[Any], Sequence[Any]]] = [("the prompt", folded.prompt, whole.prompt)]
+        pairs += [(f"choice {at}", *one) for at, one in enumerate(zip(folded.logprobs, whole.logprobs, strict=False))]
+        for where, got, expected in pairs:
+            for at, (one, other) in enumerate(zip(got, expected, strict=False)):
+                if not _same(one, other):
+                    self._differs(seen, f"log probabilities of {where} at {at}: {one}, undisturbed {other}")
+                    break
+        if folded.outcome == "finished" and folded.endings != whole.endings:
+            self._differs(seen, f"ended with {folded.endings}, undisturbed with {whole.endings}")
+
+    def _differs(self, seen: Seen, detail: str) -> None:
+        self.findings.add("changed", self._subject(seen), detail)
 
     def _check_cancel(self, seen: Seen, log: Log) -> None:
         """After a confirmed cancel one more iteration may run; a fault in between may delay the end."""
@@ -232,3 +289,13 @@ class Checker:
     def _subject(self, seen: Seen) -> str:
         span = [f"{at - self._begin:.1f} s" if at is not None else "?" for at in (seen.posted_at, seen.ended_at)]
         return f"{seen.id} ({seen.behaviour}, {' to '.join(span)})"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether the log probabilities of two tokens, and of the likeliest in their place, agree. Near-ties may change
+    places.
+    """
+    if one is None or other is None:
+        return one is other
+    values, others = ([token[0], *(value for _, value in token[1])] for token in (one, other))
+    return len(values) == len(others) and all(abs(a - b) < _ROUNDED for a, b in zip(values, others, strict=True))

@@ -113,12 +113,27 @@ class Reply:
 
     @property
     def _streams(self) -> bool:
-        return self._seen.behaviour != "whole"
+        """Ranked choices are known only at the end, and are never streamed."""
+        return self._seen.behaviour != "whole" and "best_of" not in self._seen.payload
+
+    @property
+    def _path(self) -> str:
+        return "/v1/chat/completions" if "messages" in self._seen.payload else "/v1/completions"
 
     def _body(self) -> dict[str, Any]:
+        """Return the payload under OpenAI's names."""
+        payload, more = dict(self._seen.payload), dict[str, Any]()
+        if constraint := payload.pop("constraint", None):
+            schema = constraint.get("json_schema")
+            more["structured_outputs"] = constraint if schema is None else {"json": json.loads(schema)}
+        if bias := payload.pop("logit_bias", None):
+            more["logit_bias"] = {str(token): value for token, value in bias}
+        if self._streams:
+            more["stream_options"] = {"include_usage": True}
+        more["model"] = payload.pop("adapter", wire.MODEL)
         return {
-            **self._seen.payload,
-            "model": wire.MODEL,
+            **payload,
+            **more,
             "stream": self._streams,
             "request_id": self._seen.id,
             "priority": self._priority_class,
@@ -129,18 +144,21 @@ class Reply:
         """Ask; a repeat under the same id is not a second request."""
         seen = self._seen
         seen.posted_at = seen.posted_at or time.monotonic()
-        async with self._client.send("POST", f"{self._url}/v1/completions", json=self._body()) as response:
+        async with self._client.send("POST", self._url + self._path, json=self._body()) as response:
             if response.status_code != httpx.codes.OK:
                 await self._refused(response)
                 return
             if not self._streams:
                 whole = json.loads(await response.aread())
                 seen.accept()
-                seen.texts = {choice["index"]: choice["text"] for choice in whole["choices"]}
+                for choice in whole["choices"]:
+                    self._take_choice(choice)
+                seen.usage = whole["usage"]
                 seen.end("finished")
                 return
             seen.accept()
-            seen.texts, self._counts, self._last_id = {}, [], ""
+            seen.forget_text()
+            self._counts, self._last_id = [], ""
             await self._read_events(response)
 
     async def _resume(self) -> None:
@@ -148,8 +166,9 @@ class Reply:
         seen = self._seen
         headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
         if not self._last_id:
-            seen.texts, self._counts = {}, []
-        url = f"{self._url}/v1/requests/{seen.id}/events"
+            seen.forget_text()
+            self._counts = []
+        url = f"{self._url}/v1/requests/{seen.id}/events?include_usage=true"
         async with self._client.send("GET", url, headers=headers) as response:
             if response.status_code == httpx.codes.OK:
                 await self._read_events(response)
@@ -214,12 +233,24 @@ class Reply:
                 seen.problems.append(("unasked", "internal_error in a stream"))
             return
         for choice in event["choices"]:
-            seen.texts[choice["index"]] = seen.texts.get(choice["index"], "") + choice["text"]
+            self._take_choice(choice)
+        seen.usage = event.get("usage") or seen.usage
         if "event_id" in event:
             self._take_id(event["event_id"])
             self.num_events += 1
             if self._leave_after is not None and self.num_events >= self._leave_after:
                 raise Left
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        """Take a choice, or a part of one."""
+        seen, index = self._seen, choice["index"]
+        said = choice["text"] if "text" in choice else choice.get("delta", choice.get("message", {})).get("content")
+        seen.texts[index] = seen.texts.get(index, "") + (said or "")
+        if choice.get("finish_reason") is not None:
+            seen.finish_reasons[index] = choice["finish_reason"]
+        if choice.get("logprobs") is not None:
+            more = len(choice["logprobs"]["token_logprobs"])
+            seen.num_logprobs[index] = seen.num_logprobs.get(index, 0) + more
 
     def _take_id(self, event_id: str) -> None:
         """An id names the tokens delivered per choice: each event adds tokens, or the end of a choice."""

@@ -9,8 +9,9 @@ from typing import Any
 
 from tests.chaos import wire
 from tests.chaos.cancelling import cancel
-from tests.chaos.catalogue import MAX_TOKENS, Catalogue
+from tests.chaos.catalogue import Catalogue
 from tests.chaos.http_client import HttpClient, Left, Reply
+from tests.chaos.questions import MAX_TOKENS
 from tests.chaos.record import Recorder, Seen
 from tests.chaos.redis_client import RedisClient, unreadable_entry
 
@@ -20,6 +21,10 @@ TIMEOUT_S = 120.0
 _LATE_S = 20.0
 """How long after its deadline a client waits for the end of its request."""
 _MOST_AT_ONCE = 24
+_FIXED = 0.35
+"""Share of the requests that ask a fixed question."""
+_CHATS = 0.2
+"""Share of the other requests over HTTP that are chats."""
 _FINISHED = frozenset({"finished"})
 
 
@@ -79,30 +84,38 @@ class Load:
         """Draw everything random about a request here, so that one seed gives one load."""
         rng, behaviour = Random(self._rng.random()), BEHAVIOURS[name]
         self._number += 1
-        prompt = rng.randrange(len(self._catalogue.prompts))
-        payload: dict[str, Any] = {
-            "prompt": self._catalogue.prompts[prompt],
-            "max_tokens": rng.choice((8, 40, 120, 300, MAX_TOKENS)),
-            "ignore_eos": True,
-        }
-        sampled = rng.random() < 0.2
-        if sampled:
-            payload |= {"temperature": 0.9, "top_p": 0.9, "seed": rng.randrange(2**31)}
+        asked = self._catalogue.questions
+        fixed, chats = rng.random() < _FIXED, rng.random() < _CHATS
+        number = rng.choice([at for at, question in enumerate(asked) if question.fixed == fixed])
+        question, compared = asked[number].payload, True
+        if fixed:
+            payload = behaviour.payload | question
         else:
-            payload["temperature"] = 0.0
-        if rng.random() < 0.1:
-            payload["n"] = 2
-        if rng.random() < 0.15:
-            payload["ignore_eos"] = False
-        payload |= behaviour.payload
+            chosen = _chosen(rng)
+            compared = chosen["temperature"] == 0.0
+            payload = question | chosen | behaviour.payload
+        is_chat = chats and not fixed and not name.startswith("redis")
+        if is_chat:
+            del payload["prompt"]
+            payload["messages"] = [{"role": "user", "content": self._catalogue.text(question["prompt"])}]
         seen = Seen(
-            id=f"cmpl-chaos-{self._number:05d}",
+            id=f"{'chatcmpl' if is_chat else 'cmpl'}-chaos-{self._number:05d}",
             behaviour=name,
             payload=payload,
             allowed=behaviour.allowed,
-            prompt=None if sampled else prompt,
+            question=number if compared and not is_chat else None,
         )
         return Client(self, seen, rng.choice(wire.CLASSES), rng)
+
+
+def _chosen(rng: Random) -> dict[str, Any]:
+    """Choose the parameters of a plain question."""
+    chosen: dict[str, Any] = {"max_tokens": rng.choice((8, 40, 120, 300, MAX_TOKENS)), "temperature": 0.0}
+    if rng.random() < 0.2:
+        chosen |= {"temperature": 0.9, "top_p": 0.9, "seed": rng.randrange(2**31)}
+    if rng.random() < 0.1:
+        chosen["n"] = 2
+    return chosen | {"ignore_eos": rng.random() >= 0.15}
 
 
 class Client:

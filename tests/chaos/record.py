@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from tests.chaos import wire
+from tests.chaos.leftovers import find_leftovers
 from tests.chaos.wire import LogEntry, Queue
 
 _POLL_S = 0.05
@@ -35,14 +36,20 @@ class Seen:
     """As in the protocol; over HTTP the same names."""
     allowed: frozenset[str]
     """Ends that the client's own doing explains."""
-    prompt: int | None = None
-    """Number of the prompt in the catalogue; None where there is no undisturbed answer to compare with."""
+    question: int | None = None
+    """Number of the question in the catalogue; None where there is no undisturbed answer to compare with."""
     posted_at: float | None = None
     accepted_at: float | None = None
     texts: dict[int, str] = field(default_factory=dict)
     """By choice, as streamed over HTTP."""
     tokens: dict[int, list[int]] = field(default_factory=dict)
     """By choice, as read from Redis."""
+    finish_reasons: dict[int, str] = field(default_factory=dict)
+    """By choice, as told over HTTP."""
+    num_logprobs: dict[int, int] = field(default_factory=dict)
+    """Number of tokens whose log probabilities came, by choice, over HTTP."""
+    usage: dict[str, Any] | None = None
+    """Token counts, as told over HTTP."""
     ended: str | None = None
     """`finished`, the code of an error, `left` (for good, by its own will) or `gave up`."""
     ended_at: float | None = None
@@ -70,6 +77,10 @@ class Seen:
     def accept(self) -> None:
         """Record that the system confirmed the request."""
         self.accepted_at = self.accepted_at or time.monotonic()
+
+    def forget_text(self) -> None:
+        """Begin to read over HTTP from the start."""
+        self.texts, self.finish_reasons, self.num_logprobs = {}, {}, {}
 
     def end(self, how: str) -> None:
         """Record that the client is done."""
@@ -131,17 +142,12 @@ class Recorder:
             log.final = await self._read(request_id)
 
     async def left_over(self) -> dict[str, int]:
-        """Return the entries in the request streams and in their groups, by key; empty when all is done."""
-        left: dict[str, int] = {}
-        for key in self._queue.streams():
-            length = await self._redis.xlen(key)
-            pending = (await self._redis.xpending(key, wire.GROUP))["pending"] if await self._redis.exists(key) else 0
-            left |= {what: count for what, count in ((key, length), (f"{key} pending", pending)) if count}
-        return left
+        """Return what remains in Redis, with numbers; empty when all is done."""
+        return await find_leftovers(self._redis, self._queue)
 
     async def dead_letters(self) -> list[dict[str, str]]:
         """Return all dead letters: id, reason, message."""
-        letters = [letter for key in self._queue.dead_letters() for letter in await self._redis.xrange(key)]
+        letters = [letter for key in self._queue.all_of("dead") for letter in await self._redis.xrange(key)]
         names = ("id", "reason", "message", "attempts")
         return [{name: fields.get(name.encode(), b"").decode() for name in names} for _, fields in letters]
 

@@ -134,7 +134,7 @@ async def _start(site: Site) -> Catalogue:
 
 
 async def _emptied(recorder: Recorder) -> dict[str, int]:
-    """Return what remains in the queue when there is nothing more to wait for."""
+    """Return what remains in Redis when there is nothing more to wait for."""
     give_up = time.monotonic() + _EMPTY_S
     left = {"redis": 0}
     while left and time.monotonic() < give_up:
@@ -148,7 +148,7 @@ def _add_the_rest(findings: Findings, unfinished: list[str], left_over: dict[str
     for request_id in unfinished:
         findings.add("stuck", request_id, "its client did not come to an end")
     for key, count in left_over.items():
-        findings.add("stuck", key, f"{count} entries at the end")
+        findings.add("stuck", key, f"{count} at the end")
     for what in site.died:
         findings.add("died", what.partition(" ")[0], what)
 

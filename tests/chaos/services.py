@@ -10,7 +10,9 @@ from typing import Any
 
 import httpx
 
+from tests.chaos import adapter
 from tests.chaos.cluster_service import ClusterService
+from tests.chaos.questions import DEMO
 from tests.chaos.redis_service import RedisService
 from tests.chaos.sentinel_service import SentinelService
 from tests.ports import free_port
@@ -98,6 +100,8 @@ class Site:
 
     def __init__(self, mode: str, directory: Path, *, patch: Patch, grace_s: float) -> None:
         self.directory = directory
+        self._adapter = directory / "adapter"
+        adapter.save_adapter(DEMO / "model", self._adapter)
         self.redis = _KINDS.get(mode, RedisService)(mode, directory / "redis")
         self.gateways = [self._gateway(f"gateway-{number}", grace_s) for number in (1, 2)]
         self.workers = [self._worker(f"worker-{number}", patch) for number in (1, 2, 3)]
@@ -163,7 +167,7 @@ class Site:
 
     def _worker(self, name: str, patch: Patch | None) -> Service:
         port = free_port()
-        settings = {**self._shared, **_WORKER, "admin_port": port}
+        settings = {**self._shared, **_WORKER, "admin_port": port, "adapters": f"{adapter.NAME}={self._adapter}"}
         return Service(name, port, lambda: ServiceProcess("worker", self._log(name), patch=patch, **settings))
 
     def _log(self, name: str) -> Path:

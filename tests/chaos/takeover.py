@@ -20,9 +20,10 @@ from random import Random
 from typing import Any
 
 from tests.chaos.cancelling import cancel
-from tests.chaos.catalogue import MAX_TOKENS, Catalogue
+from tests.chaos.catalogue import Catalogue
 from tests.chaos.http_client import HttpClient, Reply
 from tests.chaos.patches import apply
+from tests.chaos.questions import MAX_TOKENS
 from tests.chaos.record import Recorder, Seen
 from tests.chaos.services import LEASE_MS, Service, Site
 
@@ -54,7 +55,7 @@ class Streams:
     def __init__(self, http: HttpClient, recorder: Recorder, catalogue: Catalogue) -> None:
         self._http = http
         self._recorder = recorder
-        self._prompts = catalogue.prompts
+        self._prompts = [one.payload["prompt"] for one in catalogue.questions if not one.fixed]
         self.replies: list[_TimedReply] = []
         self.failed: list[str] = []
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.catalogue import Answer
 from tests.chaos.checker import Checker, Findings, Undisturbed
 from tests.chaos.faults import FAULTS
+from tests.chaos.folded import fold
 from tests.chaos.injector import Fault, plan
 from tests.chaos.leaks import find_leaks
 from tests.chaos.losses import Loss
@@ -16,6 +18,7 @@ from tests.chaos.resources import Sample
 from tests.chaos.wire import LogEntry
 
 ANSWER = [5, 6, 7, 8]
+PAYLOAD = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True}
 
 
 def entry(entry_id: str, kind: str, *runs: tuple[int, list[int]], **more: Any) -> LogEntry:
@@ -24,15 +27,30 @@ def entry(entry_id: str, kind: str, *runs: tuple[int, list[int]], **more: Any) -
     return LogEntry(entry_id, kind, {"output": output, **more})
 
 
-def finished(entry_id: str, tokens: int, *runs: tuple[int, list[int]]) -> LogEntry:
-    """Return the end of an answer with one choice."""
-    return entry(entry_id, "finished", *runs, choices=[{"finish_reason": "length", "tokens": tokens}])
+def usage(tokens: int) -> dict[str, int]:
+    """Return the token counts of an answer."""
+    return {"prompt_tokens": 3, "completion_tokens": tokens, "cached_tokens": 0}
+
+
+def finished(
+    entry_id: str, tokens: int, *runs: tuple[int, list[int]], reason: str = "length", counted: int | None = None
+) -> LogEntry:
+    """Return the end of an answer with one choice; `counted`: tokens in its usage, if other than `tokens`."""
+    choices = [{"finish_reason": reason, "tokens": tokens}]
+    return entry(entry_id, "finished", *runs, choices=choices, usage=usage(tokens if counted is None else counted))
+
+
+def told(entry_id: str, kind: str, position: int = 0) -> LogEntry:
+    """Return the start of an answer with log probabilities of a prompt of three tokens, or those of two tokens."""
+    if kind == "started":
+        return LogEntry(entry_id, kind, {"prompt_tokens": 3, "prompt_logprobs": 0})
+    return LogEntry(entry_id, kind, {"position": position, "tokens": [1, 2], "logprobs": [[-1.0, []], [-2.0, []]]})
 
 
 def failed(entry_id: str, tokens: int, code: str) -> LogEntry:
     """Return an early end."""
     error = {"code": code, "message": "so it is"}
-    return entry(entry_id, "error", choices=[{"tokens": tokens}], error=error)
+    return entry(entry_id, "error", choices=[{"tokens": tokens}], error=error, usage=usage(tokens))
 
 
 STARTED = entry("1-0", "started")
@@ -53,14 +71,17 @@ def check(
 ) -> Findings:
     """Check one request whose log holds `entries`, which arrived a second apart, and whose client saw what is given."""
     behaviour = "stay" if text is not None else "redis"
-    seen = Seen("r", behaviour, {}, frozenset(allowed), prompt=0, posted_at=0.0, accepted_at=0.0, ended=ended)
+    seen = Seen("r", behaviour, PAYLOAD, frozenset(allowed), question=0, posted_at=0.0, accepted_at=0.0, ended=ended)
     seen.tokens = {0: ANSWER if tokens is None else tokens}
     seen.texts = {0: text or ""}
+    seen.finish_reasons, seen.usage = {0: "length"}, usage(4)
     seen.posted_again = posted_again
     if cancelled_after is not None:
         seen.cancelled_at, seen.events_at_cancel = cancelled_after + 0.5, cancelled_after + 1
     times = [float(number) for number in range(len(entries))]
-    checker = Checker(Undisturbed([ANSWER], lambda ids: "".join(f"{one} " for one in ids)), faults, losses=losses)
+    checker = Checker(
+        Undisturbed([Answer([ANSWER])], lambda ids: "".join(f"{one} " for one in ids)), faults, losses=losses
+    )
     checker.check(seen, Log(list(entries), times, list(entries)))
     return checker.findings
 
@@ -97,6 +118,14 @@ def test_a_takeover_that_continues_at_the_end_of_the_log_passes() -> None:
         ([*WHOLE, finished("2-1", 4)], "double_terminal"),
         ([*WHOLE, entry("1-3", "tokens", (4, [9]))], "repeated"),
         ([*WHOLE[:2], finished("1-2", 4)], "lost"),
+        ([STARTED, finished("1-2", 4, (0, ANSWER))], "lost"),
+        (WHOLE[1:], "lost"),
+        ([STARTED, finished("1-1", 4, (0, ANSWER), counted=5)], "changed"),
+        ([STARTED, finished("1-1", 4, (0, ANSWER), reason="stop")], "changed"),
+        ([STARTED, finished("1-1", 3, (0, ANSWER[:3]))], "changed"),
+        ([told("1-0", "started"), told("1-1", "prompt", 0), finished("1-2", 4, (0, ANSWER))], "lost"),
+        ([told("1-0", "started"), told("1-1", "prompt", 0), told("1-2", "prompt", 1)], "repeated"),
+        ([told("1-0", "started"), told("1-1", "prompt", 1)], "lost"),
     ],
 )
 def test_a_wrong_log_is_reported(entries: Sequence[LogEntry], kind: str) -> None:
@@ -109,6 +138,46 @@ def test_a_wrong_log_is_reported(entries: Sequence[LogEntry], kind: str) -> None
 )
 def test_a_client_that_read_something_else_is_reported(text: str, kind: str) -> None:
     assert kinds(check(WHOLE, text=text)) == {kind}
+
+
+@pytest.mark.parametrize(
+    ("reasons", "counted", "num_logprobs", "kind"),
+    [
+        ({0: "length"}, 4, {0: 4}, None),
+        ({0: "stop"}, 4, {0: 4}, "changed"),
+        ({}, 4, {0: 4}, "changed"),
+        ({0: "length"}, 5, {0: 4}, "changed"),
+        ({0: "length"}, 4, {0: 5}, "changed"),
+        ({0: "length"}, 4, {}, "changed"),
+    ],
+)
+def test_a_client_that_was_told_another_end_is_reported(
+    reasons: dict[int, str], counted: int, num_logprobs: dict[int, int], kind: str | None
+) -> None:
+    seen = Seen("r", "stay", PAYLOAD | {"logprobs": 0}, frozenset({"finished"}), accepted_at=0.0, ended="finished")
+    seen.texts, seen.finish_reasons, seen.usage = {0: "5 6 7 8 "}, reasons, usage(counted)
+    seen.num_logprobs = num_logprobs
+    checker = Checker(Undisturbed([], lambda ids: "".join(f"{one} " for one in ids)), [])
+    checker.check(seen, Log([], [], list(WHOLE)))
+    assert kinds(checker.findings) == ({kind} if kind else set())
+
+
+@pytest.mark.parametrize(
+    ("logprob", "reason", "kind"),
+    [(-1.0, "length", None), (-1.00001, "length", None), (-1.1, "length", "changed"), (-1.0, "stop", "changed")],
+)
+def test_a_fixed_question_has_one_answer(logprob: float, reason: str, kind: str | None) -> None:
+    """Its log probabilities and its end are those of the undisturbed answer, too."""
+
+    def log(value: float, end: str) -> list[LogEntry]:
+        run = {"choice": 0, "position": 0, "tokens": ANSWER, "logprobs": [[value, [[5, value]]]] * 4}
+        return [STARTED, LogEntry("1-1", "tokens", {"output": [run]}), finished("1-2", 4, reason=end)]
+
+    seen = Seen("r", "redis", PAYLOAD, frozenset({"finished"}), 0, accepted_at=0.0, ended="finished")
+    seen.tokens = {0: ANSWER}
+    checker = Checker(Undisturbed([Answer([ANSWER], fold(log(-1.0, "length")))], str), [])
+    checker.check(seen, Log([], [], log(logprob, reason)))
+    assert kinds(checker.findings) == ({kind} if kind else set())
 
 
 def test_a_client_that_left_has_read_the_beginning() -> None:
@@ -129,8 +198,8 @@ def test_a_client_that_waits_in_vain_is_reported() -> None:
 
 
 def test_a_vanished_entry_is_reported() -> None:
-    seen = Seen("r", "redis", {}, frozenset({"finished"}), accepted_at=0.0, ended="finished", tokens={0: ANSWER})
-    checker = Checker(Undisturbed([ANSWER], str), [])
+    seen = Seen("r", "redis", PAYLOAD, frozenset({"finished"}), accepted_at=0.0, ended="finished", tokens={0: ANSWER})
+    checker = Checker(Undisturbed([Answer([ANSWER])], str), [])
     checker.check(seen, Log([*WHOLE, entry("1-3", "started")], [0.0] * 4, list(WHOLE)))
     assert kinds(checker.findings) == {"changed"}
 
@@ -140,9 +209,11 @@ LOSS = Loss(1.5, 3.0)
 
 def check_after_loss(final: Sequence[LogEntry], *, ended: str, tokens: list[int], times: Sequence[float]) -> Checker:
     """WHOLE was watched at `times`; then Redis lost its writes from 1.5 to 3 s, and the log became `final`."""
-    seen = Seen("r", "redis", {}, frozenset({"finished"}), posted_at=0.0, accepted_at=0.0, ended=ended, ended_at=9.0)
+    seen = Seen(
+        "r", "redis", PAYLOAD, frozenset({"finished"}), posted_at=0.0, accepted_at=0.0, ended=ended, ended_at=9.0
+    )
     seen.tokens = {0: tokens}
-    checker = Checker(Undisturbed([ANSWER], str), [], losses=[LOSS])
+    checker = Checker(Undisturbed([Answer([ANSWER])], str), [], losses=[LOSS])
     checker.check(seen, Log(list(WHOLE), list(times), list(final)))
     return checker
 
@@ -166,9 +237,9 @@ def test_a_cancel_may_be_lost_with_its_terminal_event() -> None:
         ("cancelled", [5, 6], set()),
         ("finished", [5, 6], {"lost"}),
     ):
-        seen = Seen("r", "redis-cancel", {}, frozenset({"finished", "cancelled"}), posted_at=0.0, accepted_at=0.0)
+        seen = Seen("r", "redis-cancel", PAYLOAD, frozenset({"finished", "cancelled"}), posted_at=0.0, accepted_at=0.0)
         seen.ended, seen.ended_at, seen.cancelled_at, seen.tokens = ended, 9.0, 1.8, {0: list(tokens)}
-        checker = Checker(Undisturbed([ANSWER], str), [], losses=[LOSS])
+        checker = Checker(Undisturbed([Answer([ANSWER])], str), [], losses=[LOSS])
         checker.check(seen, Log(watched, [0.0, 1.0, 2.0], final))
         assert kinds(checker.findings) == found
 
@@ -180,7 +251,7 @@ def test_a_second_loss_may_take_the_end_of_rewritten_entries() -> None:
         "r", "redis", {}, frozenset({"finished"}), posted_at=0.0, accepted_at=0.0, ended="finished", ended_at=9.0
     )
     seen.tokens = {0: ANSWER}
-    checker = Checker(Undisturbed([ANSWER], str), [], losses=[Loss(1.5, 3.0), Loss(8.0, 9.5)])
+    checker = Checker(Undisturbed([Answer([ANSWER])], str), [], losses=[Loss(1.5, 3.0), Loss(8.0, 9.5)])
     final = [*watched[:2], entry("3-0", "started"), finished("3-1", 4, (1, [6, 7, 8]))]
     checker.check(seen, Log(watched, [0.0, 1.0, 2.0, 8.1, 8.5], final))
     assert not checker.findings.violations

@@ -36,9 +36,9 @@ class Queue:
         """Return all request streams."""
         return [f"{self._tagged(lane)}:requests:{name}" for lane in range(self.lanes) for name in CLASSES]
 
-    def dead_letters(self) -> list[str]:
-        """Return all streams of dead letters."""
-        return [f"{self._tagged(lane)}:dead" for lane in range(self.lanes)]
+    def all_of(self, kind: str) -> list[str]:
+        """Return the keys of one kind, such as `dead`, of all lanes."""
+        return [f"{self._tagged(lane)}:{kind}" for lane in range(self.lanes)]
 
     def _lane(self, request_id: str) -> int:
         return zlib.crc32(request_id.encode()) % self.lanes
