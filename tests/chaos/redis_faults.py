@@ -53,6 +53,16 @@ async def _fill_memory(injector: Injector, planned: Planned) -> None:
         await server.free_memory()
 
 
+async def _lack_replicas(injector: Injector, planned: Planned) -> None:
+    async with injector.at_redis(planned) as (_, server), server.without_replicas():
+        await asyncio.sleep(0.3 + 3 * planned.force)
+
+
+async def _refuse_clients(injector: Injector, planned: Planned) -> None:
+    async with injector.at_redis(planned) as (_, server), server.without_room():
+        await asyncio.sleep(0.3 + 3 * planned.force)
+
+
 async def _fill_disk(injector: Injector, planned: Planned) -> None:
     async with injector.at_redis(planned) as (_, server):
         await server.fill_disk()
@@ -95,6 +105,8 @@ REDIS_FAULTS: Acts = {
     "redis-cut": _cut,
     "redis-late": _delay,
     "redis-memory": _fill_memory,
+    "redis-replicas": _lack_replicas,
+    "redis-clients": _refuse_clients,
     "redis-disk": _fill_disk,
     "machine-lost": _lose_machine,
     "replica-promoted": _promote,

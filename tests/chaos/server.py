@@ -6,6 +6,8 @@ import signal
 import subprocess
 import time
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ _START_S = 30.0
 _FILE_ROOM_BYTES = 2000
 _UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 _LOOK_S = 0.05
+_TOO_MANY = 5000
 
 
 class Server:
@@ -105,6 +108,28 @@ class Server:
     async def free_memory(self) -> None:
         """Remove the memory limit."""
         await self.configure("maxmemory", 0)
+
+    @asynccontextmanager
+    async def without_replicas(self) -> AsyncIterator[None]:
+        """Make the server refuse every write because it has too few replicas."""
+        await self.configure("min-replicas-to-write", _TOO_MANY)
+        try:
+            yield
+        finally:
+            await self.configure("min-replicas-to-write", 0)
+
+    @asynccontextmanager
+    async def without_room(self) -> AsyncIterator[None]:
+        """Make the server refuse every new connection, and cut those through the proxy."""
+        client = self.client()
+        try:
+            await client.config_set("maxclients", 1)
+            await self.proxy.refuse()
+            await self.proxy.listen()
+            yield
+            await client.config_set("maxclients", _TOO_MANY)
+        finally:
+            await client.aclose()
 
     async def fill_disk(self) -> None:
         """Limit its append-only file to a few more writes, until `free_disk`."""
