@@ -15,7 +15,7 @@ from tests.chaos.record import Seen
 
 _RETRY_S = 0.2
 _TIMEOUT = httpx.Timeout(25.0, connect=2.0)
-_FINAL = frozenset(
+FINAL = frozenset(
     {"invalid_request", "expired", "cancelled", "lost", "dead_letter", "engine_error", "reply_conflict", "id_in_use"}
 )
 """Codes that end a request; all others are passing."""
@@ -181,7 +181,7 @@ class Reply:
         if response.status_code == httpx.codes.NOT_FOUND and self._seen.accepted:
             self._seen.problems.append(("lost", f"{self._url} knows nothing of a request that was accepted"))
             self._seen.end("unknown")
-        elif code in _FINAL:
+        elif code in FINAL:
             self._seen.accept()
             self._seen.end(str(code))
         else:
@@ -227,7 +227,7 @@ class Reply:
             return
         event = json.loads(data)
         if "error" in event:
-            if event["error"]["code"] in _FINAL:
+            if event["error"]["code"] in FINAL:
                 seen.end(event["error"]["code"])
             elif event["error"]["code"] == "internal_error":
                 seen.problems.append(("unasked", "internal_error in a stream"))

@@ -14,6 +14,7 @@ from tests.chaos.http_client import HttpClient, Left, Reply
 from tests.chaos.questions import MAX_TOKENS
 from tests.chaos.record import Recorder, Seen
 from tests.chaos.redis_client import RedisClient, unreadable_entry
+from tests.chaos.response_client import ResponseReply
 
 GRACE_S = 2.0
 """How long a client may be away before its request is cancelled, unless it says otherwise: the gateway's default."""
@@ -23,8 +24,9 @@ _LATE_S = 20.0
 _MOST_AT_ONCE = 24
 _FIXED = 0.35
 """Share of the requests that ask a fixed question."""
-_CHATS = 0.2
-"""Share of the other requests over HTTP that are chats."""
+_ENDPOINTS = {"completions": "cmpl-", "chat": "chatcmpl-", "responses": "resp_"}
+"""For the other requests over HTTP, with the beginnings of their ids."""
+_SHARES = (0.65, 0.2, 0.15)
 _FINISHED = frozenset({"finished"})
 
 
@@ -85,7 +87,7 @@ class Load:
         rng, behaviour = Random(self._rng.random()), BEHAVIOURS[name]
         self._number += 1
         asked = self._catalogue.questions
-        fixed, chats = rng.random() < _FIXED, rng.random() < _CHATS
+        fixed, endpoint = rng.random() < _FIXED, rng.choices(list(_ENDPOINTS), _SHARES)[0]
         number = rng.choice([at for at, question in enumerate(asked) if question.fixed == fixed])
         question, compared = asked[number].payload, True
         if fixed:
@@ -94,16 +96,22 @@ class Load:
             chosen = _chosen(rng)
             compared = chosen["temperature"] == 0.0
             payload = question | chosen | behaviour.payload
-        is_chat = chats and not fixed and not name.startswith("redis")
-        if is_chat:
+        if fixed or name.startswith("redis") or (endpoint == "responses" and name == "whole"):
+            endpoint = "completions"
+        if endpoint != "completions":
             del payload["prompt"]
-            payload["messages"] = [{"role": "user", "content": self._catalogue.text(question["prompt"])}]
+            text, compared = self._catalogue.text(question["prompt"]), False
+        if endpoint == "chat":
+            payload["messages"] = [{"role": "user", "content": text}]
+        elif endpoint == "responses":
+            payload["input"] = text
+            payload.pop("n", None)
         seen = Seen(
-            id=f"{'chatcmpl' if is_chat else 'cmpl'}-chaos-{self._number:05d}",
+            id=f"{_ENDPOINTS[endpoint]}chaos-{self._number:05d}",
             behaviour=name,
             payload=payload,
             allowed=behaviour.allowed,
-            question=number if compared and not is_chat else None,
+            question=number if compared else None,
         )
         return Client(self, seen, rng.choice(wire.CLASSES), rng)
 
@@ -131,7 +139,8 @@ class Client:
 
     def reply(self, timeout_s: float = TIMEOUT_S) -> Reply:
         """Return a reader over HTTP that has not sent its request yet."""
-        return Reply(self.http, self.seen, self.priority_class, timeout_s)
+        kind = ResponseReply if "input" in self.seen.payload else Reply
+        return kind(self.http, self.seen, self.priority_class, timeout_s)
 
     @property
     def until(self) -> float:

@@ -21,9 +21,9 @@ AWAY = (RedisError, RedisClusterException, OSError)
 """What a client of Redis gets while it is away."""
 
 
-def connect(port: int) -> Any:
+def connect(port: int, timeout_s: float = 5) -> Any:
     """Return a client that repeats nothing."""
-    return Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=5, socket_connect_timeout=5)
+    return Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
 
 
 @dataclass

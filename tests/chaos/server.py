@@ -17,6 +17,8 @@ from tests.parent import tied_to_parent
 from tests.ports import free_port
 
 _START_S = 30.0
+_PATIENCE_S = 60.0
+"""For commands that a fault consists of: a busy machine may take long."""
 _FILE_ROOM_BYTES = 2000
 _UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 _LOOK_S = 0.05
@@ -94,8 +96,8 @@ class Server:
         self._process.send_signal(number)
 
     async def configure(self, name: str, value: object) -> None:
-        """Send CONFIG SET, if the server can be reached."""
-        client = self.client()
+        """Send CONFIG SET."""
+        client = connect(self.direct_port, _PATIENCE_S)
         try:
             await client.config_set(name, value)
         finally:
@@ -121,7 +123,7 @@ class Server:
     @asynccontextmanager
     async def without_room(self) -> AsyncIterator[None]:
         """Make the server refuse every new connection, and cut those through the proxy."""
-        client = self.client()
+        client = connect(self.direct_port, _PATIENCE_S)
         try:
             await client.config_set("maxclients", 1)
             await self.proxy.refuse()
