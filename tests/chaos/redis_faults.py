@@ -3,6 +3,7 @@
 import asyncio
 import signal
 
+from tests.chaos.cluster_service import ClusterService
 from tests.chaos.injector import Acts, Injector, Planned
 from tests.chaos.sentinel_service import SentinelService
 from tests.chaos.services import LEASE_MS
@@ -98,6 +99,13 @@ async def _promote(injector: Injector, planned: Planned) -> None:
                 fault.note = await redis.changed(redis.promote)
 
 
+async def _move_slots(injector: Injector, planned: Planned) -> None:
+    redis = injector.site.redis
+    assert isinstance(redis, ClusterService)
+    async with injector.at_redis(planned):
+        await redis.move_slots(planned.target, 2 * planned.force)
+
+
 REDIS_FAULTS: Acts = {
     "redis-kill": _kill_redis,
     "redis-freeze": _freeze_redis,
@@ -110,8 +118,9 @@ REDIS_FAULTS: Acts = {
     "redis-disk": _fill_disk,
     "machine-lost": _lose_machine,
     "replica-promoted": _promote,
+    "slots-moved": _move_slots,
 }
-_ONLY_IN = {"machine-lost": "everysec", "replica-promoted": "sentinel"}
+_ONLY_IN = {"machine-lost": "everysec", "replica-promoted": "sentinel", "slots-moved": "cluster"}
 
 
 def can_suffer(mode: str, kind: str) -> bool:

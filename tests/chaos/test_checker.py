@@ -299,7 +299,7 @@ def test_leaks_of_memory_and_descriptors_are_reported() -> None:
 
 
 def test_one_seed_gives_one_plan_and_no_kind_is_left_out() -> None:
-    first, second = (plan(Random("1 faults"), list(FAULTS), 2, 14) for _ in range(2))
+    first, second = (plan(Random("1 faults"), list(FAULTS), 4, 14) for _ in range(2))
     assert first == second
     assert {one.kind for one in first} == set(FAULTS)
     assert not plan(Random(1), [], 2, 14)
