@@ -14,12 +14,14 @@ class ContentChain:
     (the digest of its weights): requests that differ in any of these never share a block.
     """
 
-    __slots__ = ("_root", "digests")
+    __slots__ = ("_root", "awaited", "digests")
 
     def __init__(self, tenant: str, salt: str, adapter: bytes = b"") -> None:
         parts = (tenant.encode(), adapter, salt.encode())
         self._root = sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).digest()
         self.digests: list[bytes] = []
+        self.awaited: bytes | None = None
+        """The digest of the block that the request waits for, because a running one is about to compute it."""
 
     def extend(self, tokens: Sequence[int], num_tokens: int, block_size: int) -> None:
         """Add the missing digests of the full blocks within the first `num_tokens` of `tokens`."""
@@ -49,5 +51,5 @@ class ContentChain:
     def copy(self, num_blocks: int) -> "ContentChain":
         """Return a copy of the first `num_blocks` that grows independently."""
         twin = object.__new__(ContentChain)
-        twin._root, twin.digests = self._root, self.digests[:num_blocks]
+        twin._root, twin.digests, twin.awaited = self._root, self.digests[:num_blocks], None
         return twin

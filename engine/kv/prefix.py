@@ -49,17 +49,23 @@ class PrefixCache:
     def awaits(self, chain: ContentChain, num_tokens: int) -> bool:
         """Whether running sequences are about to compute enough blocks for `chain` that it should wait for them.
 
-        Enough is at least a quarter of the tokens that it would have to compute itself now.
+        Enough is at least a quarter of the tokens that it would have to compute itself now. It waits for the last of
+        these blocks, so that a long prompt is not compared with the cache again in every iteration until then.
         """
         if not self._promised:
             return False
+        if self._is_coming(chain.awaited):
+            return True
+        size = self._block_size
         matched = self.match(chain, num_tokens)
-        coming = matched
-        for digest in chain.digests[matched : (num_tokens - 1) // self._block_size]:
-            if digest not in self._promised:
-                break
-            coming += 1
-        return 4 * (coming - matched) * self._block_size >= max(1, num_tokens - matched * self._block_size)
+        stop = matched - (-max(1, num_tokens - matched * size) // (4 * size))
+        coming = chain.digests[matched:stop]
+        enough = stop <= (num_tokens - 1) // size and all(digest in self._promised for digest in coming)
+        chain.awaited = coming[-1] if enough else None
+        return enough
+
+    def _is_coming(self, digest: bytes | None) -> bool:
+        return digest in self._promised and not all(group.has(digest) for group in self._groups)
 
     def adopt(self, sequence: Sequence, num_tokens: int, tokens: Items[int]) -> int:
         """Let a fresh `sequence` hold the cached prefix of its `num_tokens` known tokens; return the prefix's length.
@@ -201,10 +207,9 @@ class PrefixCache:
 def _matched(group: GroupCache, digests: list[bytes], most: int, block_size: int) -> int:
     """Return the most leading blocks, up to `most`, of which all visible ones are cached: a window needs no others."""
     if group.window is None:
-        length = 0
-        while length < most and group.has(digests[length]):
-            length += 1
-        return length
+        on_device, in_host = group.pool.names(), group.host.names()
+        missing = (i for i in range(most) if digests[i] not in on_device and digests[i] not in in_host)
+        return next(missing, most)
     length, first = most, most
     while length:
         needed = group.first_visible(length * block_size)

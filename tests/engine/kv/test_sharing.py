@@ -194,6 +194,27 @@ def test_promises_end_with_the_sequence_that_made_them() -> None:
     assert not there.cache.awaits(other.chain, 5)
 
 
+def test_a_waiting_sequence_is_compared_with_the_cache_once_per_awaited_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a hundred requests that wait for a long common prefix would cost more than computing it."""
+    there, tokens = world(), list(range(16))
+    begun, chain = begin(there, tokens), ContentChain("a", "")
+    chain.extend(tokens, len(tokens), BLOCK_SIZE)
+    assert there.cache.grow(begun.open, 0, len(tokens))
+    match, compared = there.cache._prefixes.match, []
+
+    def counted(chain: ContentChain, num_tokens: int) -> int:
+        compared.append(match(chain, num_tokens))
+        return compared[-1]
+
+    monkeypatch.setattr(there.cache._prefixes, "match", counted)
+    for block in range(len(tokens) // BLOCK_SIZE):
+        for _ in range(3):
+            assert there.cache.awaits(chain, len(tokens)) == (block < 7)
+        there.write(begun, BLOCK_SIZE)
+        there.cache.computed(begun.open, tokens, begun.computed)
+    assert compared == [0, 2, 4, 5, 6, 7, 7, 7]
+
+
 def test_discarded_sequences_leave_nothing_behind() -> None:
     there = world(host=4)
 
