@@ -1,7 +1,5 @@
 """The running beam searches of an engine."""
 
-import time
-
 from orcastream.engine.beam_search import BeamSearch, Branch, Hypothesis
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.sequence import Sequence
@@ -111,13 +109,13 @@ class Beams:
             ttft_slo_ms=root.ttft_slo_ms,
             tbt_slo_ms=root.tbt_slo_ms,
             deadline_s=root.deadline_s,
-            waited_s=root.waited_s + time.monotonic() - (root.timeline.submitted_s or 0.0),
+            waited_s=root.waited_s,
             beam=root.beam,
             adapter=root.adapter,
         )
         hypothesis.hypotheses = root.hypotheses
         hypothesis.stop_ids = root.stop_ids
-        self._scheduler.spawn(hypothesis)
+        self._scheduler.spawn(hypothesis, root, number)
         return hypothesis
 
     def _finish(self, root: Request, best: list[Hypothesis]) -> list[TokenEvent]:

@@ -192,6 +192,12 @@ class Request:
         self.arrival = arrival
         self.timeline.submitted_s = time.monotonic()
 
+    def arrive_with(self, root: "Request", number: int) -> None:
+        """Enter the pool as hypothesis `number` of the beam search `root`, which has computed the prompt."""
+        self.arrive(root.arrival + number)
+        self.timeline.submitted_s = root.timeline.submitted_s
+        self.cached_tokens = len(self.prompt_ids)
+
     def initiate(self, kv: Sequence, num_cached: int) -> None:
         """WAITING → INITIATION: admitted to the batch with `kv`, which holds the first `num_cached` tokens already."""
         self._move(RequestState.INITIATION, RequestState.WAITING)

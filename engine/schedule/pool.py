@@ -55,7 +55,7 @@ class RequestPool:
     def add(self, request: Request, leader: Request | None = None) -> None:
         """Add a new request, as a follower of `leader` (which waits) or on its own."""
         request.arrive(self._arrivals)
-        self._arrivals += 1
+        self._arrivals += request.places  # a rank for each hypothesis of a beam search
         self._by_id[request.id] = request
         if leader is None:
             self.waiting[request.id] = request
@@ -85,12 +85,14 @@ class RequestPool:
         self.places_held -= request.places - 1
         request.hypotheses = [request]
 
-    def spawn(self, hypothesis: Request) -> None:
-        """Add a hypothesis of a running beam search, in a place that was reserved for it."""
-        hypothesis.arrive(self._arrivals)
-        self._arrivals += 1
+    def spawn(self, hypothesis: Request, root: Request, number: int) -> None:
+        """Add hypothesis `number` of the running beam search `root`, in a place that was reserved for it.
+
+        It comes right after the search in the order of arrival: no later request is ahead of one if it is preempted.
+        """
+        hypothesis.arrive_with(root, number)
         self._by_id[hypothesis.id] = hypothesis
-        self.running.append(hypothesis)
+        insort(self.running, hypothesis, key=_arrival)
 
     def _leave(self, follower: Request, leader: Request) -> None:
         del self._following[follower.id]

@@ -152,9 +152,9 @@ class Scheduler:
         blocks = self.cache.most_blocks(len(request.prompt_ids) + max_tokens)
         return self.policy.memory.has_blocks([request.places * each for each in blocks])
 
-    def spawn(self, hypothesis: Request) -> None:
-        """Add a hypothesis of a beam search, whose first request reserved a place and memory for it."""
-        self.requests.spawn(hypothesis)
+    def spawn(self, hypothesis: Request, root: Request, number: int) -> None:
+        """Add hypothesis `number` of the beam search `root`, which reserved a place and memory for it."""
+        self.requests.spawn(hypothesis, root, number)
         self.policy.memory.take(hypothesis)
         self.policy.joined(hypothesis)
 

@@ -278,7 +278,35 @@ def test_hypotheses_have_the_targets_and_the_age_of_their_search(make_engine: Ma
     assert len(root.hypotheses) == 3
     for each in root.hypotheses[1:]:
         assert (each.ttft_slo_ms, each.tbt_slo_ms, each.deadline_s) == (500.0, 50.0, 1e9)
-        assert each.waited_s > 30.0
+        assert (each.waited_s, each.timeline.submitted_s) == (30.0, root.timeline.submitted_s)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "priority", "slo"])
+def test_later_requests_do_not_delay_a_search(policy: str, make_engine: MakeEngine) -> None:
+    """Its hypotheses share its place in the order: they are not preempted for requests that arrived before they did."""
+
+    def steps_of_search(others: int) -> int:
+        engine = make_engine(num_blocks=26, max_batch_size=8, prefix_cache=False, policy=policy)
+        engine.submit(search("a", (3, 1, 4), Beam(3), 20))
+        for each in crowd(others):
+            engine.submit(each)
+        for step in count(1):
+            events = engine.step()
+            engine.check_integrity()
+            if any(event.request_id == "a" for event in events):
+                return step
+        raise AssertionError
+
+    assert steps_of_search(others=12) == steps_of_search(others=0)
+
+
+def test_a_fair_share_pays_for_the_prompt_of_a_search_once(make_engine: MakeEngine) -> None:
+    engine = make_engine(policy="fair")
+    asked = search("a", tuple(range(10, 30)), Beam(3), 5)
+    asked.sampling = asked.sampling.model_copy(update={"ignore_eos": True})
+    run(engine, asked)
+    # Each of the first four steps yields a token of each hypothesis; the fifth ends the search.
+    assert engine._scheduler.policy._tenants[asked.tenant].served == 20 + 2 * 4 * 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("penalty", [1e5, -11.0, float("nan")])

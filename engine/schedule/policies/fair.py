@@ -92,7 +92,7 @@ class FairShares(Policy):
         """Queue `request` with its tenant, whose counter is lifted if the request is new and no other of it waits."""
         tenant = self._tenant(request.tenant)
         if request.arrival > self._newest:
-            self._newest = request.arrival
+            self._newest = request.arrival + request.places - 1  # hypotheses of a beam search are not new
             if not tenant.waiting:
                 self._lift(tenant)
         tenant.waiting.push(request)

@@ -63,10 +63,10 @@ def test_hypotheses_of_a_search_reserve_no_more_than_it_did() -> None:
     scheduler.select()
     assert scheduler.policy.memory.slots_held() == 4 * 12
     scheduler.begin_beams(root)
-    for number in range(3):
+    for number in range(1, 4):
         hypothesis = request(root.prompt_ids, 4, f"hypothesis-{number}", beam=root.beam)
         hypothesis.hypotheses = root.hypotheses
-        scheduler.spawn(hypothesis)
+        scheduler.spawn(hypothesis, root, number)
     assert scheduler.policy.memory.slots_held() == 4 * 12
 
 
