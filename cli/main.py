@@ -50,8 +50,8 @@ def _overview() -> str:
         "usage: orcastream COMMAND [--help] [FLAGS]\n\n"
         "LLM serving over Redis Streams with iteration-level scheduling.\n\n"
         f"commands:\n{overview(COMMANDS)}\n\n"
-        "Every setting is a flag, an ORCASTREAM_ variable, or a line of .env, in this order of precedence.\n"
-        "`orcastream COMMAND --help` lists them."
+        "A setting of the service is a flag, an ORCASTREAM_ variable, or a line of .env, in this order of precedence.\n"
+        "What a single command does is told by its flags alone. `orcastream COMMAND --help` lists both."
     )
 
 

@@ -12,7 +12,7 @@ from orcastream.cli.allowed import allowed_values, is_positional, is_secret
 from orcastream.cli.command import warn
 from orcastream.cli.credentials import without_credentials
 from orcastream.cli.errors import UserError
-from orcastream.cli.variables import check_env_file, mistyped, variable
+from orcastream.cli.variables import check_env_file, has_variable, mistyped, variable, without_effect
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -21,6 +21,15 @@ _WRONG_INSIDE = ("string_type", "dict_type", "list_type", "tuple_type")
 """Pydantic's error types for JSON of the wrong form for the field."""
 _IN_FIELD = re.compile(r'for (?:field )?"?(\w+)"?')
 _SWITCH_WITH_VALUE = re.compile(r"argument --([\w-]+)/--no-\1: ignored explicit argument '(.*)'$")
+
+
+class _Arguments(CliSettingsSource[Any]):
+    """The command line, whose help names the variables of those settings that have one."""
+
+    def _get_field_env_var_names(self, field_name: str, *rest: Any) -> tuple[str, ...]:
+        return (
+            super()._get_field_env_var_names(field_name, *rest) if has_variable(self.settings_cls, field_name) else ()
+        )
 
 
 class UnusableSettings(UserError):
@@ -32,11 +41,11 @@ def load_settings(
 ) -> S:
     """Return settings of `kind` for `orcastream command arguments`. Raises UnusableSettings; SystemExit after --help.
 
-    Warns on standard error about variables that are probably mistyped. `shortcuts` are further names of flags, both
-    without their leading dashes.
+    Warns on standard error about variables that are probably mistyped, or have no effect. `shortcuts` are further names
+    of flags, both without their leading dashes.
     """
     try:
-        source: CliSettingsSource[Any] = CliSettingsSource(
+        source = _Arguments(
             kind,
             cli_prog_name=f"orcastream {command}",
             cli_parse_args=list(arguments),
@@ -54,6 +63,8 @@ def load_settings(
         raise UnusableSettings(*(_complaint(kind, details) for details in error.errors(include_url=False))) from None
     except SettingsError as error:
         raise UnusableSettings(_unreadable(kind, error)) from None
+    for name, field in without_effect(kind):
+        warn(f"orcastream {command}", f"{name}: ignored, because only {_argument(kind, field)} sets this")
     for name, meant in mistyped(kind):
         warn(f"orcastream {command}", f"{name}: there is no such setting; did you mean {meant}?")
     return settings
@@ -83,9 +94,14 @@ def _complaint(kind: type[BaseSettings], details: Any) -> str:
 
 
 def _names(kind: type[BaseSettings], name: str) -> str:
+    places = (_argument(kind, name), *((variable(kind, name),) if has_variable(kind, name) else ()))
+    return f"{name} ({', '.join(places)})"
+
+
+def _argument(kind: type[BaseSettings], name: str) -> str:
+    """Return how the command line gives a field."""
     field = kind.model_fields.get(name)
-    place = name.upper() if field is not None and is_positional(field) else flag(name)
-    return f"{name} ({place}, {variable(kind, name)})"
+    return name.upper() if field is not None and is_positional(field) else flag(name)
 
 
 def _reason(details: Any) -> str:

@@ -3,15 +3,15 @@
 from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
+from pydantic_settings import CliPositionalArg
+
+from orcastream.cli.variables import CommandSettings
 
 
-class ChatSettings(BaseSettings):
+class ChatSettings(CommandSettings):
     """Chat with a served model in the terminal; if standard input is piped, each line is one question."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
-    )
+    from_environment = frozenset({"url", "api_key", "served_model_name"})
 
     url: str = Field(
         "http://127.0.0.1:8000",
@@ -38,23 +38,17 @@ class ChatSettings(BaseSettings):
         return api_key
 
 
-class TokenizeSettings(BaseSettings):
+class TokenizeSettings(CommandSettings):
     """Print the token ids of a text as a list that can be pasted into a JSON payload."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
-    )
+    from_environment = frozenset({"model"})
 
     text: CliPositionalArg[str] = Field(description="The text; -: read standard input.")
     model: str = Field("", description="Directory or hub id of the model; none: the demo model.")
     chat: bool = Field(False, description="Treat the text as a user's message and apply the model's chat template.")
 
 
-class CompletionSettings(BaseSettings):
+class CompletionSettings(CommandSettings):
     """Print a shell script that completes commands, flags and their values."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
-    )
 
     shell: CliPositionalArg[Literal["bash", "zsh", "fish"]] = Field(description="The shell to write the script for.")

@@ -12,7 +12,7 @@ from orcastream.cli.jobs.settings import SubmitSettings
 from orcastream.cli.parse import flag
 from orcastream.cli.settings import ChatSettings, TokenizeSettings
 from orcastream.cli.up_settings import UpOptions, default_data_dir
-from orcastream.cli.variables import variable
+from orcastream.cli.variables import has_variable, variable
 from orcastream.gateway.settings import GatewaySettings
 from orcastream.telemetry.settings import LogSettings
 from orcastream.worker.settings import WorkerSettings
@@ -47,7 +47,7 @@ def _rows(kind: type[BaseSettings]) -> Iterator[str]:
         positional = is_positional(field)
         cells = (
             f"`{name}`",
-            f"`{variable(kind, name)}`",
+            f"`{variable(kind, name)}`" if has_variable(kind, name) else "",
             f"`{name.upper()}`" if positional else f"`{flag(name)}`",
             "" if field.is_required() else _default(field),
             _allowed(field),

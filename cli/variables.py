@@ -1,14 +1,14 @@
-"""Environment variables of settings, and mistyped ones, which would otherwise be ignored silently."""
+"""Environment variables of settings, and those that would otherwise be ignored silently."""
 
 import os
 import stat
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Final
+from typing import ClassVar, Final
 
 from dotenv import dotenv_values
 from dotenv.parser import Original, parse_stream
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from orcastream.cli.errors import UserError
 
@@ -17,9 +17,49 @@ _ALIKE: Final = 0.8
 """Similarity, of at most 1, from which one name counts as a typo of another."""
 
 
+class CommandSettings(BaseSettings):
+    """Settings of a command that runs once. Environment and .env can set those named in `from_environment`; the others
+    are arguments only, because a variable that was set for one command must not change what another one does.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
+    from_environment: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Leave the variables of arguments out of environment and .env."""
+        left_out = {variable(cls, name).lower() for name in cls.model_fields if not has_variable(cls, name)}
+        for source in (env_settings, dotenv_settings):
+            if isinstance(source, EnvSettingsSource):
+                source.env_vars = {name: value for name, value in source.env_vars.items() if name not in left_out}
+        return init_settings, env_settings, dotenv_settings
+
+
 def variable(kind: type[BaseSettings], name: str) -> str:
     """Return the environment variable of a field."""
     return f"{kind.model_config.get('env_prefix', '')}{name}".upper()
+
+
+def has_variable(kind: type[BaseSettings], name: str) -> bool:
+    """Return whether the environment can set a field."""
+    return not issubclass(kind, CommandSettings) or name in kind.from_environment
+
+
+def without_effect(kind: type[BaseSettings]) -> Iterator[tuple[str, str]]:
+    """Yield each given variable that is named like an argument of this command, and the field."""
+    given = _given(kind)
+    for name in kind.model_fields:
+        if not has_variable(kind, name) and variable(kind, name) in given:
+            yield variable(kind, name), name
 
 
 def check_env_file(kind: type[BaseSettings]) -> None:
@@ -72,16 +112,21 @@ def mistyped(kind: type[BaseSettings]) -> Iterator[tuple[str, str]]:
     """Yield each mistyped variable and the one that may be meant. Names of other commands' settings are no mistakes,
     because processes share environments; nor are names unlike any setting, such as those that Kubernetes sets.
     """
-    env_file = kind.model_config.get("env_file")
-    names = {*os.environ, *(dotenv_values(env_file) if isinstance(env_file, str) else ())}
-    given = {name.upper() for name in names if name.upper().startswith(_PREFIX)}
-    unknown = given - {variable(kind, name) for name in kind.model_fields}
+    unknown = _given(kind) - {variable(kind, name) for name in kind.model_fields}
     if not unknown:
         return
     from orcastream.cli.completion.tree import settings_classes
 
-    known = {variable(each, name) for each in (kind, *settings_classes()) for name in each.model_fields}
-    ends = [name.removeprefix(_PREFIX) for name in known]
+    settings = [(each, name) for each in (kind, *settings_classes()) for name in each.model_fields]
+    known = {variable(each, name) for each, name in settings}
+    ends = {variable(each, name).removeprefix(_PREFIX) for each, name in settings if has_variable(each, name)}
     for name in sorted(unknown - known):
         for meant in get_close_matches(name.removeprefix(_PREFIX), ends, n=1, cutoff=_ALIKE):
             yield name, _PREFIX + meant
+
+
+def _given(kind: type[BaseSettings]) -> set[str]:
+    """Return our variables in the environment and in .env, in capitals."""
+    env_file = kind.model_config.get("env_file")
+    names = {*os.environ, *(dotenv_values(env_file) if isinstance(env_file, str) else ())}
+    return {name.upper() for name in names if name.upper().startswith(_PREFIX)}

@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from orcastream.broker.settings import BrokerSettings
+from orcastream.cli.variables import CommandSettings
 from orcastream.schemas.keys import PriorityClass
 from orcastream.schemas.limits import ID_PATTERN, ID_RULE, MAX_DEADLINE_AHEAD_MS
 
@@ -13,8 +14,10 @@ _LETTER_ID = r"^[0-9]{1,20}-[0-9]{1,20}(\.[0-9]{1,2})?$"
 _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
 
 
-class ConsoleSettings(BrokerSettings):
+class ConsoleSettings(BrokerSettings, CommandSettings):
     """Settings that every one of these commands takes."""
+
+    from_environment = frozenset(BrokerSettings.model_fields)
 
     as_json: bool = Field(False, description="Print JSON, one object per line; --json for short.")
 

@@ -13,9 +13,7 @@ from orcastream.gateway.admission.api_key import Grant, digest, new_key
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Create the key, store its hash, print the key, and on standard error what it allows: a limit may come from a
-    variable that was set for another command.
-    """
+    """Create the key, store its hash, print the key, and on standard error what it allows."""
     settings = load_settings(NewKeySettings, arguments, "keys new", FLAGS)
     expires = None if settings.expires_in_s is None else int(time.time()) + settings.expires_in_s
     grant = Grant(

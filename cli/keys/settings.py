@@ -15,6 +15,8 @@ from orcastream.schemas.limits import MAX_OUTPUT_TOKENS, NAME_RULE
 class KeysSettings(ConsoleSettings):
     """Select the keys: those of a file, or those in Redis."""
 
+    from_environment = ConsoleSettings.from_environment | {"api_keys_file"}
+
     api_keys_file: Path | None = Field(None, description="File of the keys; none: they are in Redis.")
 
 

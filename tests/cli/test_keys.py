@@ -56,12 +56,9 @@ def test_a_key_is_printed_once_and_stored_as_a_hash(run: Run) -> None:
     assert run("new", "--tenant", "no name", code=2).count("\n") == 1
 
 
-def test_what_a_key_allows_is_told_wherever_it_comes_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORCASTREAM_MAX_TOKENS", "64")
+def test_what_a_key_allows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = ["--api-keys-file", str(tmp_path / "keys.json")]
-    assert main(["keys", "new", "--tenant", "alpha", "--classes", "low,high", *place]) == 0
+    assert main(["keys", "new", "--tenant", "alpha", "--classes", "low,high", "--max-tokens", "64", *place]) == 0
     printed = capsys.readouterr()
     [grant] = read_grants((tmp_path / "keys.json").read_text()).values()
     assert (grant.tenant, grant.max_tokens) == ("alpha", 64)

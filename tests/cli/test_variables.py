@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from orcastream.broker.settings import BrokerSettings
+from orcastream.cli.completion.tree import settings_classes
 from orcastream.cli.main import main
-from orcastream.cli.settings import TokenizeSettings
-from orcastream.cli.variables import mistyped
+from orcastream.cli.parse import load_settings
+from orcastream.cli.settings import ChatSettings, TokenizeSettings
+from orcastream.cli.up_settings import UpSettings
+from orcastream.cli.variables import has_variable, mistyped
 
 SERVICE_LINKS = (
     "ORCASTREAM_GATEWAY_SERVICE_HOST",
@@ -36,7 +40,7 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("ORCASTREAM_REDIS_ULR", "ORCASTREAM_REDIS_URL"),
         ("ORCASTREAM_SERVED_MODELNAME", "ORCASTREAM_SERVED_MODEL_NAME"),
         ("orcastream_max_waits", "ORCASTREAM_MAX_WAIT_S"),
-        ("ORCASTREAM_CHATT", "ORCASTREAM_CHAT"),
+        ("ORCASTREAM_API_KEYY", "ORCASTREAM_API_KEY"),
     ],
 )
 def test_a_mistyped_variable_is_named_with_the_correct_one(
@@ -54,6 +58,8 @@ def test_a_mistyped_variable_is_named_with_the_correct_one(
         "ORCASTREAM_WORKERS",  # that of `up`
         "ORCASTREAM_API_KEY",
         "ORCASTREAM_API_KEYS",
+        "ORCASTREAM_MAX_TOKENS",  # a flag of `chat`
+        "ORCASTREAM_CHATT",  # like a flag
         "ORCASTREAM_NATIVE",
         "ORCASTREAM_IMAGE",
         "ORCASTREAM_",
@@ -80,6 +86,50 @@ def test_the_command_warns_and_continues(capsys: pytest.CaptureFixture[str], mon
         printed.err
         == "orcastream tokenize: ORCASTREAM_MODELL: there is no such setting; did you mean ORCASTREAM_MODEL?\n"
     )
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_variable_named_like_an_argument_is_ignored_with_a_warning(
+    in_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"ORCASTREAM_URL": "http://gateway", "ORCASTREAM_MAX_TOKENS": "many", "orcastream_system": "x"}
+    if in_file:
+        (tmp_path / ".env").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
+    else:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+    settings = load_settings(ChatSettings, (), "chat")
+    assert (settings.url, settings.max_tokens, settings.system) == ("http://gateway", None, None)
+    assert capsys.readouterr().err.splitlines() == [
+        "orcastream chat: ORCASTREAM_SYSTEM: ignored, because only --system sets this",
+        "orcastream chat: ORCASTREAM_MAX_TOKENS: ignored, because only --max-tokens sets this",
+    ]
+    with pytest.raises(SystemExit):
+        load_settings(ChatSettings, ("--help",), "chat")
+    shown = capsys.readouterr().out
+    assert "ORCASTREAM_URL" in shown
+    assert "ORCASTREAM_MAX_TOKENS" not in shown
+
+
+def test_no_variable_deletes_a_job(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCASTREAM_JOB", "mine")
+    monkeypatch.setenv("ORCASTREAM_DELETE", "true")
+    assert main(["results"]) == 2  # no Redis
+    assert capsys.readouterr().err.splitlines()[:2] == [
+        "orcastream results: ORCASTREAM_JOB: ignored, because only JOB sets this",
+        "orcastream results: ORCASTREAM_DELETE: ignored, because only --delete sets this",
+    ]
+
+
+def test_a_variable_means_the_same_to_every_command() -> None:
+    service = set(UpSettings.model_fields)
+    kinds = list(settings_classes())
+    assert len(kinds) > 10
+    for kind in kinds:
+        own = {name for name in kind.model_fields if has_variable(kind, name)}
+        assert own - service <= {"url", "api_key"}
+        if issubclass(kind, BrokerSettings):
+            assert own >= set(BrokerSettings.model_fields)
 
 
 @pytest.mark.parametrize("command", [("tokenize", "text"), ("up",), ("requests", "list")])
