@@ -48,6 +48,7 @@ from orcastream.bench.serve.mix import Mix, read_keys, read_shares
 from orcastream.bench.serve.questions import DEMO_MODEL, MIXES
 from orcastream.bench.serve.report import Report
 from orcastream.bench.serve.requests import RequestSource
+from orcastream.cli.command import warn
 from orcastream.cli.errors import UserError
 
 _WATCH_S = 0.5
@@ -96,7 +97,9 @@ class ServeBench:
     async def run(self) -> None:
         """Run all repeats of all loads, or until a signal."""
         options = self._options
-        served = await served_model(options.url, api_key=self._some_key(), patience_s=options.patience)
+        served = await served_model(
+            options.url, api_key=self._some_key(), patience_s=options.patience, on_wait=self._tell_of_waiting
+        )
         self._model = options.model or served
         if options.questions and not options.prompts and self._model != DEMO_MODEL:
             raise UserError(f"--questions: the gateway serves {self._model}; they are for {DEMO_MODEL}: --prompts FILE")
@@ -161,6 +164,9 @@ class ServeBench:
         }
         model = {"name": self._model, "gateway": options.url}
         return Result(command, model, workload, self._variants, latency_limit_ms=options.latency_limit_ms)
+
+    def _tell_of_waiting(self, reason: str) -> None:
+        warn("orcastream bench serve", f"waiting up to {self._options.patience:g} s for {self._options.url}: {reason}")
 
     def _some_key(self) -> str | None:
         return self._options.api_key or next(iter(self._tenant_keys.values()), None)
