@@ -1,12 +1,12 @@
 """Stop signals to the supervising process: the first asks for an orderly stop, a later one kills everything."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from orcastream.telemetry.leaving import stop_signals
+
 KILLED = 130
 """The exit code after a second signal."""
 _ECHO_S = 0.5
@@ -22,9 +22,8 @@ class StopSignals:
         self.kill = asyncio.Event()
         self._stopped_at = 0.0
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup
-                loop.add_signal_handler(number, self._on_signal)
+        for number in stop_signals():
+            loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
         if not self.stop.is_set():

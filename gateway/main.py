@@ -36,7 +36,7 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle SIGTERM or SIGINT; a second SIGINT does not wait."""
+        """Handle a stop signal; a second SIGINT does not wait."""
         super().handle_exit(sig, frame)
         self._loop.call_soon_threadsafe(self._on_exit)
 
@@ -44,7 +44,7 @@ class _Server(uvicorn.Server):
 async def serve(
     settings: GatewaySettings, name: str, telemetry: Telemetry, early: list[int], *, shares_port: bool
 ) -> None:
-    """Serve until SIGTERM or SIGINT; return at once if `early` has one, received before the event loop ran."""
+    """Serve until a signal says stop; return at once if `early` has one, received before the event loop ran."""
     on_stop(leaving(telemetry))
     if early:
         return

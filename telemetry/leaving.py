@@ -1,4 +1,4 @@
-"""The reaction to SIGTERM and SIGINT of a process that has nothing to finish yet."""
+"""The signals that ask a process to stop, and the reaction of one that has nothing to finish yet."""
 
 import _thread
 import os
@@ -11,9 +11,15 @@ from orcastream.telemetry.setup import FLUSH_S, Telemetry
 Handler = Callable[[int, FrameType | None], None]
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return SIGTERM, SIGINT, and SIGHUP, by which a closed terminal ends its processes, unless nohup ignores it."""
+    closed = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGTERM, signal.SIGINT, *closed)
+
+
 def on_stop(handler: Handler | signal.Handlers) -> None:
-    """Install `handler` for SIGTERM and SIGINT; at no moment is a signal lost."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """Install `handler` for the stop signals; at no moment is one lost."""
+    for number in stop_signals():
         signal.signal(number, handler)
 
 

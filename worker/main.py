@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from orcastream.broker.presence import new_process_name
-from orcastream.telemetry.leaving import leaving, on_stop
+from orcastream.telemetry.leaving import leaving, on_stop, stop_signals
 from orcastream.telemetry.logs import set_up_logging
 from orcastream.telemetry.settings import UnusableTelemetry
 from orcastream.telemetry.setup import Telemetry, start_telemetry
@@ -38,7 +38,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def run(settings: WorkerSettings) -> int:
-    """Load the model, serve until SIGTERM or SIGINT, drain. Return the exit status."""
+    """Load the model, serve until a signal says stop, drain. Return the exit status."""
     set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     on_stop(leaving())
     name = new_process_name()
@@ -184,7 +184,7 @@ async def _serve(
     if admin is not None:
         admin.watch(worker)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, worker.drain)
     log.info("operators", extra=dict(worker.operators))
     log.info("serving", extra={"model": keys.model, "pid": os.getpid()})

@@ -34,7 +34,10 @@ def num_sockets(pid: int) -> int:
     return sum(name.startswith("socket:") for name in names)
 
 
-async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Stage, model_folder: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_ends_streams_resumably_and_the_process_cleanly(
+    stage: Stage, model_folder: str, number: signal.Signals
+) -> None:
     gate = Gate(6)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     port = free_port()
@@ -56,7 +59,7 @@ async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Sta
         async with http.stream("POST", "/v1/completions", json=body) as response:
             reading = read(response)
             events = [await anext(reading)]
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             events += [event async for event in reading]
             request_id = response.headers["x-request-id"]
     assert events[-1].error["code"] == "gateway_stopping"

@@ -28,21 +28,31 @@ print("went on")
 """
 
 
-def _run(lock: str) -> tuple[int, str, str]:
+def _run(program: str) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", _IN_A_DESTRUCTOR.replace("LOCK", lock)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     return done.returncode, done.stdout, done.stderr
 
 
 def test_recorded_data_is_exported_and_the_process_ends() -> None:
-    assert _run("contextlib.nullcontext()") == (0, "exported", "")
+    assert _run(_IN_A_DESTRUCTOR.replace("LOCK", "contextlib.nullcontext()")) == (0, "exported", "")
 
 
 def test_a_process_that_was_just_starting_a_thread_ends_too() -> None:
-    assert _run("threading._active_limbo_lock") == (0, "", "")
+    assert _run(_IN_A_DESTRUCTOR.replace("LOCK", "threading._active_limbo_lock")) == (0, "", "")
+
+
+def test_nohup_is_respected() -> None:
+    program = """
+import os, signal
+from orcastream.telemetry.leaving import leaving, on_stop
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+on_stop(leaving())
+os.kill(os.getpid(), signal.SIGHUP)
+print("went on", flush=True)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+on_stop(leaving())
+os.kill(os.getpid(), signal.SIGHUP)
+"""
+    assert _run(program) == (0, "went on\n", "")

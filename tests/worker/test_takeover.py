@@ -188,7 +188,7 @@ def test_drain_hands_the_rest_over_at_the_current_token(
     workers = [start_worker(drain_grace_s=0, patch=PACED) for _ in range(2)]
     pair = {worker.wait_serving(): worker for worker in workers}
     request_id = producer.post(count_prompt, **LONG)
-    fold, epochs = disturb(producer, request_id, pair, 20, lambda worker: worker.signal(signal.SIGTERM))
+    fold, epochs = disturb(producer, request_id, pair, 20, lambda worker: worker.signal(signal.SIGHUP))
     assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
     assert len({started.worker for started in epochs}) == 2
     assert pair[epochs[0].worker].wait() == 0
