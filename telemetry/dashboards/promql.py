@@ -27,14 +27,22 @@ def rate(metric: str, labels: str) -> str:
 
 
 def occurred(metric: str, labels: str) -> str:
-    """Return the growth of a counter of rare events within the interval of a point.
+    """Return the number of rare events within the last four intervals.
 
-    Such a counter appears with its first event, which rate() and increase() miss because they need a previous value.
-    One that was missing for a while, after a scrape that failed, is not new.
+    increase() would show one event as 1.33: four values span three intervals, and it extrapolates to four. Such a
+    counter appears with its first event, and begins anew with its process; then its value is the number. One that was
+    missing for a while, after a scrape that failed, is not new.
     """
     counter = f"{metric}{{{labels}}}"
     before = f"last_over_time({counter}[1d] offset $__rate_interval)"
-    return f"({counter} unless {before}) or increase({counter}[$__rate_interval])"
+    return f"({counter} - {before} >= 0) or {counter}"
+
+
+def occurred_since(metric: str, labels: str) -> str:
+    """Return the same for a counter that may be old when it is first seen: what it counted before does not count."""
+    counter = f"{metric}{{{labels}}}"
+    before = f"{counter} offset $__rate_interval"
+    return f"({counter} - {before} >= 0) or ({counter} and {before})"
 
 
 def total(expression: str, *by: str) -> str:

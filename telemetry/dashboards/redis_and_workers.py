@@ -4,7 +4,17 @@ from typing import Final
 
 from orcastream.telemetry.dashboards.dashboard import Dashboard, Row
 from orcastream.telemetry.dashboards.panel import Line, Panel, quantiles
-from orcastream.telemetry.dashboards.promql import MODEL, PROCESS, agreed, now, occurred, quantile, rate, total
+from orcastream.telemetry.dashboards.promql import (
+    MODEL,
+    PROCESS,
+    agreed,
+    now,
+    occurred,
+    occurred_since,
+    quantile,
+    rate,
+    total,
+)
 
 _ROUNDTRIP: Final = "orcastream_redis_roundtrip_duration_seconds"
 _COMMANDS: Final = "orcastream_redis_commands_total"
@@ -12,8 +22,8 @@ _TOKENS_OUT: Final = f'{PROCESS}, gen_ai_token_type="output"'
 
 
 def _counted(metric: str) -> str:
-    """Return the growth of a counter of the server, which every gateway reports identically."""
-    return f"max(increase({metric}{{{PROCESS}}}[$__rate_interval]))"
+    """Return the growth of a counter of the server within the last four intervals; every gateway reports the same."""
+    return f"max({occurred_since(metric, PROCESS)})"
 
 
 _REDIS: Final = Row(
@@ -59,7 +69,7 @@ _REDIS: Final = Row(
         ),
         Panel(
             "Connections lost",
-            "Broken connections to Redis, per interval and process. Each ends epochs; nothing is lost.",
+            "Broken connections to Redis in the last four intervals, per process. Each ends epochs; nothing is lost.",
             "short",
             (Line(total(occurred("orcastream_redis_connections_lost_total", PROCESS), "instance"), "{{instance}}"),),
         ),
@@ -114,8 +124,8 @@ _SERVER: Final = Row(
         ),
         Panel(
             "Refused, evicted, slow",
-            "Per interval: connections beyond maxclients, keys evicted for lack of memory (each may be a lost reply), "
-            "commands slower than the server's slowlog-log-slower-than.",
+            "In the last four intervals: connections beyond maxclients, keys evicted for lack of memory (each may be a "
+            "lost reply), commands slower than the server's slowlog-log-slower-than.",
             "short",
             (
                 Line(_counted("orcastream_redis_connections_rejected_total"), "connections rejected"),
@@ -142,8 +152,8 @@ _LEASES: Final = Row(
         ),
         Panel(
             "Takeovers",
-            "Requests continued from another worker's log, per interval and by the worker that took them over: after a "
-            "crash, or handed over by a draining worker.",
+            "Requests continued from another worker's log in the last four intervals, by the worker that took them "
+            "over: after a crash, or handed over by a draining worker.",
             "short",
             (Line(total(occurred("orcastream_takeovers_total", MODEL), "instance"), "{{instance}}"),),
             stacked=True,
@@ -157,7 +167,7 @@ _LEASES: Final = Row(
         ),
         Panel(
             "Dead letters",
-            "Requests set aside per interval, by the process that set them aside.",
+            "Requests set aside in the last four intervals, by the process that set them aside.",
             "short",
             (Line(total(occurred("orcastream_dead_letters_total", MODEL), "instance"), "{{instance}}"),),
         ),

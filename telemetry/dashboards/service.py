@@ -326,7 +326,7 @@ _BATCHES: Final = Row(
         ),
         Panel(
             "Batches ended",
-            "Batches that ended per interval, by OpenAI status.",
+            "Batches that ended in the last four intervals, by OpenAI status.",
             "short",
             (
                 Line(

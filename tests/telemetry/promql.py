@@ -171,6 +171,8 @@ class _Check:
         if operation == "unless" and self._appeared(node):
             assert isinstance(node.lhs, promql.VectorSelector)
             return self._selector(node.lhs, _ALONE) & self._selector(_last_seen(node.rhs), _ALONE)
+        if operation == "or" and (counter := _grown(node)) is not None:
+            return self._selector(counter, _ALONE)
         left, right = self.labels(node.lhs), self.labels(node.rhs)
         if left is None or right is None:
             return right if left is None else left
@@ -197,6 +199,25 @@ class _Check:
         if not isinstance(node.lhs, promql.VectorSelector) or before is None:
             return False
         return node.lhs.name == before.name and node.lhs.offset is None and before.offset is not None
+
+
+def _grown(node: promql.BinaryExpr) -> promql.VectorSelector | None:
+    """Return the counter of `(m - m offset 1m >= 0) or m` and of `(m - m offset 1m >= 0) or (m and m offset 1m)`, its
+    growth without extrapolation, or after a reset its value; None for anything else.
+    """
+    match _bare(node.lhs), _bare(node.rhs):
+        case promql.BinaryExpr(lhs=promql.BinaryExpr() as growth, rhs=promql.NumberLiteral(val=0)) as bound, begun_anew:
+            counter, before = growth.lhs, _last_seen(growth.rhs)
+            last = begun_anew.lhs if isinstance(begun_anew, promql.BinaryExpr) else begun_anew
+            if not isinstance(counter, promql.VectorSelector) or before is None or before.offset is None:
+                return None
+            of_one = isinstance(last, promql.VectorSelector) and counter.name == before.name == last.name
+            return counter if (str(growth.op), str(bound.op)) == ("-", ">=") and of_one else None
+    return None
+
+
+def _bare(node: Any) -> Any:
+    return node.expr if isinstance(node, promql.ParenExpr) else node
 
 
 def _last_seen(node: Any) -> promql.VectorSelector | None:

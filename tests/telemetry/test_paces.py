@@ -20,7 +20,7 @@ BEGIN_S, PEAK_S = 300, 300
 
 
 def expression(dashboard: Dashboard, title: str, pace: Pace, **chosen: str) -> str:
-    """Return the expression of a panel with one line, as Grafana fills it in; without a choice, a variable is `.*`."""
+    """Return the expression of a panel's first line, as Grafana fills it in; without a choice, a variable is `.*`."""
     [panel] = (panel for panel in dashboard.to_grafana(pace)["panels"] if panel["title"] == title)
     text: str = panel["targets"][0]["expr"]
     filled_in = text.replace("$__rate_interval", f"{4 * pace.every_s}s")
@@ -82,6 +82,45 @@ def test_a_failed_scrape_is_no_event(title: str, pace: Pace, tmp_path: Path) -> 
         for interval in range(10, 40)
     ]
     evaluate({series: "500x20 stale 500x20"}, tests, pace, tmp_path)
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: pace.every)
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("0x10 1x30", [0, 1, 1, 1, 1, 0]),
+        ("_x11 2x30", [None, 2, 2, 2, 2, 0]),
+        ("5x10 8x30", [0, 3, 3, 3, 3, 0]),
+        ("5x10 1x30", [0, 1, 1, 1, 1, 0]),
+    ],
+    ids=["first", "with the series", "further", "with a new process"],
+)
+def test_events_are_counted_as_they_are(values: str, expected: list[int | None], pace: Pace, tmp_path: Path) -> None:
+    """Without extrapolation: one event is 1, in each of the four intervals."""
+    query = expression(REDIS_AND_WORKERS, "Takeovers", pace)
+    tests: list[dict[str, object]] = [
+        {
+            "expr": query,
+            "eval_time": f"{interval * pace.every_s}s",
+            "exp_samples": [] if count is None else [{"labels": '{instance="w1"}', "value": count}],
+        }
+        for interval, count in enumerate(expected, 10)
+    ]
+    evaluate(
+        {'orcastream_takeovers_total{job="w", instance="w1", gen_ai_request_model="m"}': values}, tests, pace, tmp_path
+    )
+
+
+@pytest.mark.parametrize(("values", "expected"), [("_x10 500x30", None), ("500x10 501x30", 1), ("500x10 2x30", 2)])
+def test_what_redis_counted_before_is_not_shown(values: str, expected: int | None, tmp_path: Path) -> None:
+    tests: list[dict[str, object]] = [
+        {
+            "expr": expression(REDIS_AND_WORKERS, "Refused, evicted, slow", SCRAPED),
+            "eval_time": f"{11 * SCRAPED.every_s}s",
+            "exp_samples": [] if expected is None else [{"labels": "{}", "value": expected}],
+        }
+    ]
+    evaluate({'orcastream_redis_connections_rejected_total{job="g", instance="g1"}': values}, tests, SCRAPED, tmp_path)
 
 
 @pytest.mark.parametrize("chosen", ["low|normal", "low"])

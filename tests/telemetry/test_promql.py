@@ -24,6 +24,11 @@ BUCKETS = "rate(orcastream_engine_iteration_duration_seconds_bucket[5m])"
             {"job", "instance", "gen_ai_request_model"},
         ),
         (
+            "sum by (instance) ((orcastream_takeovers_total - orcastream_takeovers_total offset 1m >= 0) "
+            "or orcastream_takeovers_total)",
+            {"instance"},
+        ),
+        (
             "sum by (job) (rate(orcastream_requests_ended_total[5m]) or rate(orcastream_admission_refusals_total[5m]))",
             {"job"},
         ),
@@ -51,6 +56,8 @@ def test_valid_queries_pass_and_return_their_labels(query: str, labels: set[str]
         ("sum by (job) (orcastream_workers) / sum by (instance) (orcastream_workers)", "nothing matches"),
         ("sum by (job) (orcastream_workers) unless on (instance) sum(orcastream_workers)", "not a label of both"),
         ("orcastream_takeovers_total unless orcastream_takeovers_total", "not to be read"),
+        ("(orcastream_takeovers_total - orcastream_takeovers_total >= 0) or orcastream_takeovers_total", "not to be"),
+        ("(orcastream_takeovers_total - orcastream_workers offset 1m >= 0) or orcastream_takeovers_total", "not to be"),
         ('orcastream_takeovers_total{pod="x"} unless orcastream_takeovers_total offset 15m', "no label"),
         ("topk(3, orcastream_workers)", "does not know"),
         ("deriv(orcastream_workers[5m])", "does not know"),
