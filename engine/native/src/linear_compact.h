@@ -24,7 +24,8 @@
 namespace orca {
 
 constexpr int CODES = 16;
-constexpr int64_t COMPACT_PREFETCH_BYTES = 2 * PREFETCH_BYTES;  // unpacking beside products is slow to ask for them
+// Twice as far as elsewhere: unpacking between the products of another panel issues its prefetches late.
+constexpr int64_t COMPACT_PREFETCH_BYTES = 2 * PREFETCH_BYTES;
 constexpr int64_t HALF = PANEL / 2;
 
 // Where the 64 bytes of a half have number `i` (0 to 3) of a column.
