@@ -42,17 +42,15 @@ class KeptInFile:
         self._place = f" in {str(path)!r}"
 
     async def read(self) -> Grants:
-        """Return all keys; none if there is no file yet."""
+        """See Kept."""
         with _named(self._place):
-            try:
-                return read_grants(self._path.read_bytes())
-            except FileNotFoundError:
-                return {}
+            return read_grants(self._path.read_bytes())
 
     async def add(self, hashed: str, grant: Grant) -> None:
-        """See Kept."""
+        """One more, in a new file if there is none yet."""
         with _named(self._place), self._alone():
-            self._write({**await self.read(), hashed: grant})
+            known = await self.read() if self._path.exists() else {}
+            self._write({**known, hashed: grant})
 
     async def remove(self, hashed: str) -> None:
         """See Kept."""

@@ -39,7 +39,6 @@ def run(
 
 
 def test_a_key_is_printed_once_and_stored_as_a_hash(run: Run) -> None:
-    assert run("list") == ""
     key = run("new", "--tenant", "alpha", "--name", "ci").strip()
     run("new", "--tenant", "beta", "--classes", "low", "--max-tokens", "5", "--expires-in-s", "60", *LIMITS)
     listed = [json.loads(line) for line in run("list", "--json").splitlines()]
@@ -54,6 +53,15 @@ def test_a_key_is_printed_once_and_stored_as_a_hash(run: Run) -> None:
     assert [json.loads(line)["tenant"] for line in run("list", "--json").splitlines()] == ["beta"]
     assert run("revoke", digest(key), code=1).count("\n") == 1
     assert run("new", "--tenant", "no name", code=2).count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("list",), ("revoke", "0123456789")])
+def test_a_missing_file_is_named(command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "mistyped.json")
+    assert main(["keys", *command, "--api-keys-file", path]) == 1
+    assert capsys.readouterr().err == (
+        f"orcastream keys {command[0]}: the keys in {path!r} cannot be read or written: No such file or directory\n"
+    )
 
 
 def test_what_a_key_allows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
