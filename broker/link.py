@@ -20,7 +20,7 @@ from redis.exceptions import (
 from orcastream.broker.address import POOL_PARAMETERS
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import LinkLost, renews_nothing
-from orcastream.broker.resp import ProtocolError, ReplyParser, pack, pack_many
+from orcastream.broker.resp import ProtocolError, ReplyParser, pack, pack_many, parse_error
 from orcastream.broker.scripts import Arg, Command, ScriptCall
 
 _CLOSED = "closed"
@@ -181,6 +181,8 @@ class Link(Connection):
                 await connection.connect()  # type: ignore[no-untyped-call]
         except AuthenticationError as error:
             raise ResponseError(str(error), status_code="WRONGPASS") from None
+        except NoPermissionError as error:
+            raise parse_error(f"NOPERM {error}") from None
         except ResponseError as error:
             raise _as_lost_if_full(error) from None
         except (RedisError, OSError, TimeoutError) as error:

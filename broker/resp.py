@@ -39,8 +39,10 @@ _ERRORS: dict[str, type[ResponseError]] = {
     "OOM": OutOfMemoryError,
     "READONLY": ReadOnlyError,
 }
-_NO_RIGHTS: Final = "The user executing the script can't"
-"""What Redis before 7.2 says when a script may not run a command or access a key, and not which one."""
+_NO_RIGHTS: Final = ("NOPERM", "The user executing the script can't", "ACL failure in script")
+"""The words by which servers refuse a command or a key to this user; they mostly do not say whom, and never which key.
+"""
+_RIGHTS: Final = "ACL LOG on the server tells the user and what it may not use; docs/operations.md lists users' rights"
 
 
 def pack(command: Command) -> bytes:
@@ -72,8 +74,8 @@ def fields_of(flat: Sequence[_Part]) -> dict[_Part, _Part]:
 
 def parse_error(text: str) -> ResponseError:
     """Return the exception for an error reply, with `status_code` set to its first word; the text is kept whole."""
-    if _NO_RIGHTS in text:
-        text = f"{text} (see ACL LOG for the command and the user)"
+    if any(words in text for words in _NO_RIGHTS):
+        text = f"{text} ({_RIGHTS})"
     code = text.partition(" ")[0]
     code = code if code.isupper() else "ERR"
     return _ERRORS.get(code, ResponseError)(text, status_code=code)

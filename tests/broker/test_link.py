@@ -48,15 +48,28 @@ async def test_a_server_error_is_raised(link: Link) -> None:
     assert link.alive
 
 
-async def test_of_a_command_that_a_script_may_not_run_it_is_told_where_it_is_named(
-    redis_server: RedisServer, link: Link, open_link: OpenLink
+@pytest.mark.parametrize(
+    ("rule", "command"),
+    [
+        ("-get", ("GET", "key")),
+        ("-get", ("EVAL", "return redis.call('GET', KEYS[1])", 1, "key")),
+        ("~own:*", ("GET", "key")),
+        ("~own:*", ("EVAL", "return redis.call('GET', KEYS[1])", 1, "key")),
+        ("~own:*", ("EVAL", "return redis.call('GET', 'key')", 0)),
+        ("-client", ("PING",)),
+    ],
+)
+async def test_a_user_without_a_right_learns_where_both_are_named(
+    redis_server: RedisServer, link: Link, open_link: OpenLink, rule: str, command: tuple[str | int, ...]
 ) -> None:
-    """Before 7.2, the server's error names neither the command nor the user."""
-    await link.call("ACL", "SETUSER", "modest", "on", "nopass", "~*", "+@all", "-get")
+    """The server's errors name no key, and before 7.2 no user."""
+    keys = () if rule.startswith("~") else ("~*",)
+    await link.call("ACL", "SETUSER", "modest", "on", "nopass", *keys, "+@all", rule)
     try:
-        modest = await open_link(redis_server.url.replace("127.0.0.1", "modest:x@127.0.0.1"))
-        with pytest.raises(ResponseError, match=r"ACL LOG|'get'"):
-            await modest.call("EVAL", "return redis.call('GET', KEYS[1])", 1, "key")
+        with pytest.raises(ResponseError, match=r"ACL LOG .* docs/operations\.md"):
+            await (await open_link(redis_server.url.replace("127.0.0.1", "modest:x@127.0.0.1"), name="own")).call(
+                *command
+            )
     finally:
         await link.call("ACL", "DELUSER", "modest")
 
