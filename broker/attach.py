@@ -11,9 +11,10 @@ from orcastream.broker.connection import Connection, time_ms
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.errors import Fenced, Unusable, Unwritable, refusal, require
 from orcastream.broker.fold import Fold, fold_log
+from orcastream.broker.log_pages import first_page, rest_of_log
 from orcastream.broker.queue import EntryState, entry_state, entry_state_call
 from orcastream.broker.reply_log import REFUSED, ReplyLog
-from orcastream.broker.scripts import BEGIN, Command, ScriptCall
+from orcastream.broker.scripts import BEGIN, Arg, Command, ScriptCall
 from orcastream.schemas.codec import Form
 from orcastream.schemas.events import EventId, Started, encode_event
 from orcastream.schemas.keys import Keys
@@ -136,7 +137,7 @@ class _Attach:
         newest, oldest, now, *state = await self._call(look)
         self._check_model(oldest)
         if newest and fold_log(newest).terminal is not None:
-            return await self._ended(fold_log(await self._call_one("XRANGE", self.log_key, "-", "+")))
+            return await self._ended(fold_log(await self._rest(await self._call_one(*first_page(self.log_key)))))
         if not self._is_mine(state):
             return NotMine()
         now_ms, newest_epoch = time_ms(now), _epoch_of(newest)
@@ -146,14 +147,14 @@ class _Attach:
         fence: list[Command] = [
             ("XADD", self.log_key, f"{epoch}-0", *encode_event(self.started, self.form)),
             ("PEXPIREAT", self.log_key, max(log_expire_at_ms, now_ms + self.retention_ms)),
-            ("XRANGE", self.log_key, "-", "+"),
+            first_page(self.log_key),
             ("EXISTS", self.keys.cancel(self.request_id)),
         ]
         written, _, entries, cancelled, *state = await self._call(fence, may_refuse=True)
         if isinstance(written, ResponseError):
             self.refused_epoch = epoch
             return None
-        return await self._decide(epoch, fold_log(entries), bool(cancelled), state)
+        return await self._decide(epoch, fold_log(await self._rest(entries)), bool(cancelled), state)
 
     def _check_model(self, oldest: Sequence[Any]) -> None:
         """Raise Unusable if the log is that of another model's request, which has the same id."""
@@ -245,11 +246,18 @@ class _Attach:
             return list(commands)
         return [*commands, entry_state_call(self.keys, self.ref, self.request_id)]
 
-    async def _call_one(self, *command: str) -> Any:
+    async def _call_one(self, *command: Arg) -> Any:
         (reply,) = await self.link.call_many([command])
         if isinstance(reply, ResponseError):
             raise refusal(reply)
         return reply
+
+    async def _rest(self, entries: Sequence[Any]) -> list[Any]:
+        """Return the whole log, of which `entries` are the first page."""
+        try:
+            return await rest_of_log(self.link, self.log_key, entries)
+        except ResponseError as error:
+            raise refusal(error) from None
 
 
 def _epoch_of(newest: Sequence[Any]) -> int:

@@ -16,6 +16,7 @@ from orcastream.broker.dead_letter import bury
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.errors import BrokerError, Fenced, Unusable, Unwritable, refusal, require
 from orcastream.broker.fold import Fold, fold_log
+from orcastream.broker.log_pages import read_log
 from orcastream.broker.queue import RequestQueue, entry_state
 from orcastream.broker.resp import fields_of
 from orcastream.schemas.codec import Form, decode, form_of
@@ -193,10 +194,9 @@ class Ender:
 
     async def _read(self, link: Connection, request_id: str) -> Sequence[Any]:
         try:
-            entries: Sequence[Any] = await link.call("XRANGE", self._keys.reply(request_id), "-", "+")
+            return await read_log(link, self._keys.reply(request_id))
         except ResponseError as error:
             raise refusal(error) from None
-        return entries
 
     def _started(
         self, request_id: str, ref: EntryRef | None, fold: Fold, request: GenerationRequest | None, tenant: str

@@ -12,6 +12,7 @@ from orcastream.broker.ending import Ender, OnEnd
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.errors import Unusable, Unwritable
 from orcastream.broker.fold import fold_log
+from orcastream.broker.log_pages import read_log
 from orcastream.broker.queue import RequestQueue
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId
@@ -86,7 +87,7 @@ class LossCheck:
             if ref is not None and await queue.exists(ref, watch.request_id):
                 watch.ref, watch.suspect_since = ref, None
                 return Verdict.PRESENT
-        entries = await link.call("XRANGE", self._keys.reply(watch.request_id), "-", "+")
+        entries = await read_log(link, self._keys.reply(watch.request_id))
         fold = fold_log(entries)
         if fold.terminal is not None:
             return Verdict.ENDED

@@ -12,14 +12,13 @@ from orcastream.broker.back_off import BackOff
 from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
 from orcastream.broker.followed import FollowedLog
 from orcastream.broker.link import Link
+from orcastream.broker.log_pages import PAGE, entries_each
 from orcastream.broker.resp import pack_parts
 from orcastream.broker.router import Router
 from orcastream.broker.slots import Node, Redirection
 
 log = logging.getLogger(__name__)
 
-MAX_ENTRIES: Final = 512
-"""Entries of one log in one reply."""
 BLOCK_MS: Final = 10
 """How long a read waits on the most recently active log; its worker writes to other logs at the same moments."""
 _LEAST_PAUSE_S: Final = 0.002
@@ -32,8 +31,7 @@ _PATIENCE: Final = 16
 """A silent log is read again after its silence divided by this."""
 _NOTHING: Final = b"*-1\r\n"
 
-_READ = b"*6\r\n" + pack_parts("XREAD", "COUNT", str(MAX_ENTRIES), "STREAMS")
-_BLOCKING_READ = b"*8\r\n" + pack_parts("XREAD", "COUNT", str(MAX_ENTRIES), "BLOCK", str(BLOCK_MS), "STREAMS")
+_BLOCKING_READ = b"*8\r\n" + pack_parts("XREAD", "COUNT", str(PAGE), "BLOCK", str(BLOCK_MS), "STREAMS")
 
 
 class Took(Protocol):
@@ -119,7 +117,8 @@ class NodeReading:
         others = [one for one in due if one is not last]
         sent = []
         if others:
-            read = b"".join([_packed(one, _READ) for one in others])
+            head = _head(entries_each(len(others)))
+            read = b"".join([_packed(one, head) for one in others])
             sent.append((others, link.send(read, len(others), _NOTHING * len(others))))
         if last is not None:
             sent.append(([last], link.send(_packed(last, _BLOCKING_READ), 1, _NOTHING)))
@@ -149,7 +148,7 @@ class NodeReading:
             log.warning("reply reader: %s: %s", self._node, error)
             return False
         try:
-            found = await self._router.call("XREAD", "COUNT", MAX_ENTRIES, "STREAMS", followed.key, followed.last_id)
+            found = await self._router.call("XREAD", "COUNT", PAGE, "STREAMS", followed.key, followed.last_id)
         except ResponseError as refused:
             log.warning("reply reader: %s: %s", self._node, refused)
             return False
@@ -177,6 +176,10 @@ class NodeReading:
                     waiter.cancel()
         if not link.alive:
             raise LinkLost(link.lost_reason)
+
+
+def _head(count: int) -> bytes:
+    return b"*6\r\n" + pack_parts("XREAD", "COUNT", str(count), "STREAMS")
 
 
 def _packed(followed: FollowedLog, head: bytes) -> bytes:

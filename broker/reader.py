@@ -14,6 +14,7 @@ from orcastream.broker.ending import OnEnd
 from orcastream.broker.errors import BrokerError, LinkLost, Unusable
 from orcastream.broker.followed import START, FollowedLog
 from orcastream.broker.link import Link, LinkObserver
+from orcastream.broker.log_pages import entries_each
 from orcastream.broker.loss import LossCheck, Verdict, Watch
 from orcastream.broker.node_readings import NodeReadings
 from orcastream.broker.resp import pack_parts
@@ -24,9 +25,6 @@ from orcastream.schemas.events import EventId
 from orcastream.schemas.keys import Keys
 
 log = logging.getLogger(__name__)
-
-MAX_ENTRIES = 512
-"""Entries of one log in one reply to XREAD."""
 
 
 class ReplyReader:
@@ -54,7 +52,6 @@ class ReplyReader:
         self._loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s, on_end=on_end)
         self._loss_check_s = loss_check_s
         self._block_ms = int(min(2.0, loss_check_s / 2) * 1000)
-        self._packed_head = pack_parts("XREAD", "COUNT", str(MAX_ENTRIES), "BLOCK", str(self._block_ms), "STREAMS")
         self._followed: dict[bytes, FollowedLog] = {}
         self._changed = asyncio.Event()
         self._reading = False
@@ -211,7 +208,9 @@ class ReplyReader:
             raise LinkLost(link.lost_reason)
 
     def _packed_read(self, following: Sequence[FollowedLog]) -> bytes:
-        head = (b"*%d\r\n" % (6 + 2 * len(following)), self._packed_head)
+        count, block_ms = str(entries_each(len(following))), str(self._block_ms)
+        parts = pack_parts("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS")
+        head = (b"*%d\r\n" % (6 + 2 * len(following)), parts)
         ids = [b"$%d\r\n%b\r\n" % (len(followed.last_id), followed.last_id) for followed in following]
         return b"".join((*head, *[followed.packed_key for followed in following], *ids))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from orcastream.broker.connection import Connection
 from orcastream.broker.fold import Fold, fold_log
+from orcastream.broker.log_pages import read_log
 from orcastream.broker.origin import read_request
 from orcastream.broker.queued import find_queued
 from orcastream.cli.console.output import show_one
@@ -26,7 +27,7 @@ async def _show(link: Connection, settings: RequestShowSettings) -> None:
     keys, now_ms = settings.keys(), await link.server_time_ms()
     queued = await find_queued(link, keys, settings.id)
     request = None if queued is None else await read_request(link, keys, queued.ref, now_ms)
-    entries = await link.call("XRANGE", keys.reply(settings.id), "-", "+")
+    entries = await read_log(link, keys.reply(settings.id))
     if queued is None and not entries:
         raise NotDone(f"id: got {settings.id!r}, allowed: a request that waits, runs, or ended within retention_s")
     facts: dict[str, Any] = {"id": settings.id, "state": "ended"} if queued is None else facts_of(queued, now_ms)

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from orcastream.broker.errors import ReplyConflict
 from orcastream.broker.followed import FollowedLog
+from orcastream.broker.log_pages import read_log
 from orcastream.broker.loss import Watch
 from orcastream.broker.subscription import Update
 from orcastream.gateway.admission.offload import Offload
@@ -52,7 +53,7 @@ class StoredResponse:
         """Return the builder after the reply so far. Raises ApiError."""
         model, request_id = self.found.model, self.found.request_id
         key = model.keys.reply(request_id)
-        entries = await model.patiently(lambda link: link.call("XRANGE", key, "-", "+"))
+        entries = await model.patiently(lambda link: read_log(link, key))
         size = sum(len(part) for _, flat in entries for part in flat)
         try:
             builder = await offload.run(size, lambda: self._built(entries))

@@ -1,0 +1,39 @@
+"""Reply logs are read in pages: a server serves nobody while it writes a long reply, and closes a connection on which
+more of one waits than its `client-output-buffer-limit` allows, again after each reconnect.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from orcastream.broker.connection import Connection
+from orcastream.broker.scripts import Command
+
+PAGE: Final = 512
+"""Entries of one log in one reply."""
+_AT_ONCE: Final = 2048
+"""About how many entries of all logs there are in replies that arrive together."""
+_LEAST: Final = 8
+
+
+def entries_each(num_logs: int) -> int:
+    """Return how many entries of each of so many logs to ask for at once."""
+    return max(_LEAST, min(PAGE, _AT_ONCE // num_logs))
+
+
+def first_page(key: str) -> Command:
+    """Return the command that reads the first page."""
+    return ("XRANGE", key, "-", "+", "COUNT", PAGE)
+
+
+async def rest_of_log(link: Connection, key: str, first: Sequence[Any]) -> list[Any]:
+    """Return the entries of a log whose first page has been read. Raises LinkLost, ResponseError."""
+    entries = page = list(first)
+    while len(page) == PAGE:
+        page = await link.call("XRANGE", key, f"({page[-1][0].decode()}", "+", "COUNT", PAGE)
+        entries = entries + page
+    return entries
+
+
+async def read_log(link: Connection, key: str) -> list[Any]:
+    """Return the entries of a log. Raises LinkLost, ResponseError."""
+    return await rest_of_log(link, key, await link.call(*first_page(key)))
