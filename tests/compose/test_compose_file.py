@@ -207,6 +207,17 @@ def test_no_container_can_take_the_whole_machine(name: str) -> None:
         )
 
 
+def test_a_tenants_files_leave_room_in_redis() -> None:
+    environment = SERVICES["gateway"]["environment"]
+    files, batches = (
+        int(variables(environment[name])[name] or 0)
+        for name in ("ORCASTREAM_MAX_FILES_BYTES", "ORCASTREAM_MAX_BATCHES")
+    )
+    assert "--maxmemory ${REDIS_MAXMEMORY:-1gb}" in SERVICES["redis"]["command"]
+    stored = files + batches * GatewaySettings.model_fields["max_file_bytes"].default
+    assert 0 < stored <= 2**30 // 2
+
+
 def test_the_collector_keeps_failed_slow_and_taken_over_traces() -> None:
     config = yaml.safe_load((ROOT / "telemetry/collector/config.yaml").read_text(encoding="utf-8"))
     assert "tail_sampling" in config["service"]["pipelines"]["traces"]["processors"]

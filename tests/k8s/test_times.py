@@ -128,6 +128,18 @@ def test_memory_holds_the_cache_and_the_process(site: Site) -> None:
     assert (site.worker.kv_cache_memory is None) == (site.worker.device == "cuda")
 
 
+def test_a_tenants_files_leave_room_in_the_small_redis() -> None:
+    documents = overlay("dev")
+    gateway = settings(documents, GATEWAY, GatewaySettings)
+    (server,) = find(documents, "StatefulSet", "orcastream-redis")["spec"]["template"]["spec"]["containers"]
+    limit = re.search(r"--maxmemory (\d+)mb", " ".join(server["args"]))
+    assert limit
+    stored = gateway.max_files_bytes + gateway.max_batches * gateway.max_file_bytes
+    assert stored <= int(limit[1]) * 2**20 // 2
+    part, files, all_files = gateway.max_batches, gateway.max_file_bytes // 2**20, gateway.max_files_bytes // 2**20
+    assert f"{all_files} + {part} · {files} = {stored // 2**20} MiB" in (K8S / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_readme_has_the_sums(site: Site) -> None:
     page = re.sub(r" +", " ", (K8S / "README.md").read_text(encoding="utf-8"))
     sleep_s = container(site.documents, GATEWAY)["lifecycle"]["preStop"]["sleep"]["seconds"]
