@@ -15,6 +15,7 @@ from tests.k8s.chart.helm import Refused, merged, rendered
 DIGEST = "sha256:" + "0" * 64
 KEDA = {"worker": {"autoscaling": {"mode": "keda"}}}
 HPA = {"worker": {"autoscaling": {"mode": "hpa"}}}
+MORE_MODELS = {"ORCASTREAM_MORE_MODELS": '["small=/models/small"]'}
 GATEWAY_HPA = {"gateway": {"autoscaling": {"enabled": True}}}
 MONITORING = {"monitoring": {"enabled": True}}
 CACHE = {"modelCache": {"enabled": True}}
@@ -302,6 +303,14 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
 def test_unknown_values_are_refused(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(Refused, match=told):
         rendered(wrong)
+
+
+def test_several_models_work_only_with_an_autoscaler_that_tells_them_apart() -> None:
+    for where in ({"config": MORE_MODELS}, {"gateway": {"config": MORE_MODELS}}):
+        assert rendered(where)
+        assert rendered(merged(KEDA, where))
+        with pytest.raises(Refused, match="ORCASTREAM_MORE_MODELS: hpa counts the requests of all models"):
+            rendered(merged(HPA, where))
 
 
 def test_lanes_work_only_with_components_that_see_all_lanes() -> None:
