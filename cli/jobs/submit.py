@@ -1,6 +1,7 @@
 """`orcastream submit FILE.jsonl`: answer every line through the queue, and write each result to a file once."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -90,7 +91,7 @@ def _order(settings: SubmitSettings, digest: str, now_ms: int) -> JobOrder:
         kept_until_ms=deadline_ms + int(settings.keep_s * 1000),
         tenant=settings.tenant,
         priority_class=settings.priority_class,
-        details={"file": settings.file.name, "model": settings.served_name},
+        details={"file": os.fsencode(settings.file.name).decode(errors="replace"), "model": settings.served_name},
     )
 
 

@@ -202,6 +202,15 @@ def test_a_file_that_changes_while_being_read(shell: Shell, monkeypatch: pytest.
     assert [one["response"]["body"]["choices"][0]["message"]["content"] for one in answers] == ["12", "7"]
 
 
+def test_a_file_whose_name_is_no_text(shell: Shell) -> None:
+    path = shell.write(os.fsdecode(b"caf\xe9.jsonl"), chat("What is 7 + 5?"))
+    out, _ = shell.run("submit", str(path), "--json")
+    output = Path(json.loads(out)["output"])
+    assert os.fsencode(output.name) == b"caf\xe9.results.jsonl"
+    assert [one["response"]["status_code"] for one in read(output)] == [200]
+    assert json.loads(shell.run("results", "--json")[0])["file"] == "caf\N{REPLACEMENT CHARACTER}.jsonl"
+
+
 def test_an_output_in_another_order_is_not_in_order(shell: Shell) -> None:
     path = shell.write("in.jsonl", *map(chat, SUMS))
     output = shell.directory / "in.results.jsonl"
