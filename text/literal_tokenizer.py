@@ -5,6 +5,7 @@ import json
 import re
 from typing import Any
 
+from orcastream.text.encode_parts import encode_parts
 from orcastream.text.section import section_of
 from orcastream.text.text_cuts import TextCuts
 
@@ -37,7 +38,7 @@ class LiteralTokenizer:
         """Return the encoding, or the ids, of a part of a text that is not at its start."""
         parts = self._inside.split(text) if self._has_pieces else [text]
         parts = [each for part in parts for each in self._cuts.parts(part)]
-        encodings = self._own.encode_batch_fast(parts, add_special_tokens=False)
+        encodings = encode_parts(self._own, parts)
         if len(encodings) == 1 and not self._renamed:
             return encodings[0]
         return [self._renamed.get(token_id, token_id) for encoding in encodings for token_id in encoding.ids]

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from orcastream.text.chat_template import ChatTemplate, RenderedChat
 from orcastream.text.control_tokens import ControlTokens
+from orcastream.text.encode_parts import encode_parts
 from orcastream.text.fewest_tokens import FewestTokens
 from orcastream.text.literal_tokenizer import LiteralTokenizer
 from orcastream.text.model_config import ModelConfig, ModelFilesError
@@ -151,8 +152,7 @@ class Tokenizer:
             return self._backend.encode(text, add_special_tokens=add_special_tokens)
         parts = self._cuts.parts(text)
         whole = len(parts) == 1
-        # `fast` does not compute each token's position in the text; each core takes one of the parts
-        encodings = self._backend.encode_batch_fast(parts, add_special_tokens=add_special_tokens and whole)
+        encodings = encode_parts(self._backend, parts, add_special_tokens=add_special_tokens and whole)
         if whole:
             return encodings[0]
         before, after = self._around if add_special_tokens else ([], [])
