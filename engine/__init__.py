@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from orcastream.engine.beam import Beam
     from orcastream.engine.config import EngineConfig
     from orcastream.engine.engine import OrcaEngine
-    from orcastream.engine.errors import UnsupportedAdapter, UnsupportedModel
+    from orcastream.engine.errors import UnsupportedAdapter, UnsupportedModel, is_thread_refused
     from orcastream.engine.memory_errors import is_out_of_memory
     from orcastream.engine.model.adapters.adapter import Adapter
     from orcastream.engine.model.adapters.adapters import Adapters
@@ -37,6 +37,7 @@ _HOME = {
     "UnsupportedAdapter": "errors",
     "UnsupportedModel": "errors",
     "is_out_of_memory": "memory_errors",
+    "is_thread_refused": "errors",
 }
 """The module of each public name."""
 
@@ -57,6 +58,7 @@ __all__ = [
     "UnsupportedAdapter",
     "UnsupportedModel",
     "is_out_of_memory",
+    "is_thread_refused",
 ]
 
 

@@ -6,6 +6,11 @@ def one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
+def is_thread_refused(error: BaseException) -> bool:
+    """Return whether `error` means that the host refused this process another thread: a later attempt may succeed."""
+    return isinstance(error, RuntimeError) and "start new thread" in str(error)
+
+
 class UnsupportedModel(ValueError):
     """A model that the engine would not compute correctly, or cannot load; `reason` says why in one line."""
 

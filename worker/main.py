@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("orcastream.worker")
 
 ENGINE_FAILED = 70
-"""Exit status when the engine failed, lacked memory, or stalled, or the event loop stalled; others take its requests
-over after a lease."""
+"""Exit status when the engine failed, lacked memory or threads, or stalled, or the event loop stalled; others take its
+requests over after a lease."""
 
 SWITCH_INTERVAL_S = 0.0005
 """The engine's thread holds the interpreter between its operators; the event loop must get its turn soon."""
@@ -51,11 +51,16 @@ def run(settings: WorkerSettings) -> int:
         )
         on_stop(leaving(telemetry))  # nothing is claimed before the worker serves, so there is nothing to drain
         metrics = WorkerMetrics(settings.keys().model)  # so that even the first scrape sees every counter, at 0
-        admin = _admin(settings, telemetry)
-    except (UnusableTelemetry, AdminPortUnavailable) as error:
+    except UnusableTelemetry as error:
         return _unusable(str(error))
+    admin: Admin | None = None
     try:
+        admin = _admin(settings, telemetry)
         return _run(settings, name, telemetry, metrics, admin)
+    except AdminPortUnavailable as error:
+        return _unusable(str(error))
+    except RuntimeError as error:
+        return _lacks_thread(error)
     finally:
         gc.enable()
         on_stop(signal.SIG_IGN)  # the shutdown is bounded, and a second signal must not cut it short
@@ -149,6 +154,18 @@ def _not_loaded(error: Exception) -> int:
     if isinstance(error, ValueError):  # its message names the setting
         return _unusable(str(error))
     raise error
+
+
+def _lacks_thread(error: RuntimeError) -> int:
+    """Report that the host refuses a thread without which there is no worker; return the exit status. Raises any other
+    error.
+    """
+    from orcastream.engine import is_thread_refused
+
+    if not is_thread_refused(error):
+        raise error
+    log.critical("the host refuses a thread that a worker needs", extra={"why": str(error)})
+    return ENGINE_FAILED
 
 
 def _unusable(why: str) -> int:

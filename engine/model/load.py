@@ -8,7 +8,7 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from orcastream.engine.config import EngineConfig
-from orcastream.engine.errors import UnsupportedModel, one_line
+from orcastream.engine.errors import UnsupportedModel, is_thread_refused, one_line
 from orcastream.engine.memory_errors import is_out_of_memory
 from orcastream.engine.model.checkpoint import (
     refuse_cut_blocks,
@@ -106,7 +106,7 @@ def _read_weights(model: str, model_config: Any, dtype: torch.dtype) -> tuple[An
 def one_line_errors(where: str) -> Iterator[None]:
     """Turn any error of transformers into a one-line OSError or UnsupportedModel that starts with `where`.
 
-    A lack of memory stays what it is: it is no property of the model.
+    A lack of memory or threads stays what it is: it is no property of the model.
     """
     try:
         yield
@@ -114,7 +114,7 @@ def one_line_errors(where: str) -> Iterator[None]:
         reason = error.reason
         raise UnsupportedModel(reason if reason.startswith(where) else f"{where}: {reason}") from error
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or is_thread_refused(error):
             raise
         if isinstance(error, OSError):
             raise OSError(f"{where}: {one_line(error)}") from error

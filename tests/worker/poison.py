@@ -100,14 +100,27 @@ def refuses_threads() -> None:
 
     start = EngineLoop.start
 
-    def refused(self: Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     def guarded(self: EngineLoop) -> None:
         start(self)
-        Thread.start = refused  # type: ignore[method-assign]  # this process is a test's alone
+        refuses_every_thread()
 
     EngineLoop.start = guarded  # type: ignore[method-assign]  # this process is a test's alone
+
+
+def refuses_every_thread() -> None:
+    """The host refuses this process another thread."""
+    Thread.start = _refused  # type: ignore[method-assign]  # this process is a test's alone
+
+
+def refuses_the_engines_thread() -> None:
+    """The host refuses this process the thread of the engine."""
+    from orcastream.worker.engine_loop import EngineLoop
+
+    EngineLoop.start = _refused  # type: ignore[method-assign]  # this process is a test's alone
+
+
+def _refused(self: Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def lacks_memory() -> None:

@@ -3,6 +3,8 @@
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from orcastream.worker.main import ENGINE_FAILED
 from tests.redis_server import one_server
 from tests.worker import poison
@@ -38,6 +40,16 @@ def test_a_worker_without_memory_for_one_token_exits_and_another_continues(
     assert worker.wait() == ENGINE_FAILED
     start_worker()
     assert producer.read("large").tokens[0] == undisturbed(count_prompt, max_tokens=5)
+
+
+@pytest.mark.parametrize("patch", [poison.refuses_every_thread, poison.refuses_the_engines_thread])
+def test_a_worker_that_is_refused_threads_at_its_start_may_be_started_again(
+    start_worker: StartWorker, patch: Callable[[], None]
+) -> None:
+    worker = start_worker(patch=patch)
+    assert worker.wait() == ENGINE_FAILED
+    assert "critical the host refuses a thread that a worker needs" in worker.log
+    assert "Traceback" not in worker.log
 
 
 def test_a_worker_without_memory_for_the_weights_may_be_started_again(start_worker: StartWorker) -> None:
