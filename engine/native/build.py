@@ -40,12 +40,15 @@ def build(folder: Path = BUILT, objects: Path = OBJECTS) -> list[Path]:
     """Build one library per instruction set that the compiler supports, in `folder`; keep those that are up to date.
 
     Object files stay in `objects`, each until its source, a header that it includes, or the compiler changes.
-    Raises NoCompiler, or BuildError with the compiler's message.
+    Raises NoCompiler, or BuildError with the compiler's message, or with that of a folder that cannot be written to.
     """
     stamp = fingerprint()
     found = [library_path(name, folder) for name in INSTRUCTION_SETS]
     if not all(_is_current(path, stamp) for path in found):
-        _Build(Compiler.find(), stamp, folder, objects).run()
+        try:
+            _Build(Compiler.find(), stamp, folder, objects).run()
+        except OSError as error:
+            raise BuildError(str(error)) from None
     return [path for path in found if path.exists()]
 
 

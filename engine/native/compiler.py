@@ -27,7 +27,7 @@ _PROBE = "#include <omp.h>\n#include <string>\nint threads() { return omp_get_ma
 
 
 class BuildError(RuntimeError):
-    """The compiler refused the sources; the message has its output."""
+    """The compiler refused the sources, or a folder cannot be written to; the message has the reason."""
 
 
 class NoCompiler(BuildError):

@@ -164,3 +164,11 @@ def test_the_command_says_in_one_line_that_there_is_no_compiler(
     assert main(["--into", str(empty)]) == NO_COMPILER
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("torch's slower ones are used (no-such-compiler: No such file or directory)")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["--into", str(file / "built")]) == 1
+    expected = f"compiled operators: none\n[Errno 20] Not a directory: '{file / 'built'}'\n"
+    assert capsys.readouterr().err == expected
