@@ -34,11 +34,12 @@ class Kept(Protocol):
 class KeptInFile:
     """Keys in a file, which is replaced as a whole, by one process at a time.
 
-    A new file is private to its owner. An old one keeps its mode, and its owner if this user may give files away.
+    A new file is private to its owner. An old one keeps its mode, and its owner if this user may give files away. Of a
+    symbolic link, the file behind it is replaced: others may know that file by another name.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = Path(os.path.realpath(path))
         self._place = f" in {str(path)!r}"
 
     async def read(self) -> Grants:

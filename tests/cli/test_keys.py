@@ -106,6 +106,19 @@ def test_a_file_of_keys_is_replaced_and_keeps_its_mode(tmp_path: Path, capsys: p
     assert [entry.name for entry in tmp_path.iterdir()] == ["keys.json"]
 
 
+def test_the_file_behind_a_symbolic_link_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path, link = folder / "keys.json", tmp_path / "link.json"
+    link.symlink_to("folder/keys.json")
+    for file in (link, path):
+        assert main(["keys", "new", "--tenant", "alpha", "--api-keys-file", str(file)]) == 0
+    keys = capsys.readouterr().out.splitlines()
+    assert main(["keys", "revoke", digest(keys[1]), "--api-keys-file", str(link)]) == 0
+    assert link.is_symlink()
+    assert list(read_grants(path.read_bytes())) == [digest(keys[0])]
+
+
 def test_keys_created_at_the_same_time_are_all_stored(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     keys = {digest(f"key {number}") for number in range(16)}
