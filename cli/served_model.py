@@ -1,5 +1,6 @@
 """The served model, its name and its Redis: settings are completed or refused before anything starts."""
 
+import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,7 +47,7 @@ def _checked(model: str) -> str:
         raise UserError(
             f"model (--model, ORCASTREAM_MODEL): got {model!r}, allowed: a directory with a config.json, or a hub id"
         )
-    return str(path)
+    return os.path.abspath(path)  # `.` has no name to be served under
 
 
 def with_redis(settings: S) -> S:

@@ -107,6 +107,13 @@ def test_a_model_is_served_under_the_last_part_of_its_name(
     assert with_model(load_settings(WorkerSettings, arguments, "worker")).served_name == name
 
 
+def test_the_current_directory_is_served_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").touch()
+    monkeypatch.chdir(tmp_path / "mine")
+    assert with_model(load_settings(WorkerSettings, ("--model", "."), "worker")).served_name == "mine"
+
+
 def test_a_directory_name_that_is_invalid_in_a_key_requires_a_name(tmp_path: Path) -> None:
     (tmp_path / "my model").mkdir()
     (tmp_path / "my model" / "config.json").touch()
