@@ -14,6 +14,7 @@ EXCEPTED: list[tuple[Page, str, str, str]] = [
     (README, "sh", "redis.internal", "a placeholder, and a model to be downloaded; test_readme.py looks at the flags"),
     (README, "sh", "orcastream bench", "takes minutes; test_readme.py looks at the flags"),
     (BULK, "sh", "tests.cli.jobs.bulk", "takes an hour; tests/cli/jobs/test_submit.py runs it with 250 lines"),
+    (CLIENTS, "toml", "model_provider", "Codex is a program of npm, and its prompts exceed the demo model's context"),
     (CLIENTS, "sh", "vllm bench", "its builds for CPUs lack the command; tests/other_clients calls what it calls"),
     (CLIENTS, "sh", "lm_eval --model", "TASK is a placeholder; tests/other_clients asks what it asks"),
     (CLIENTS, "sh", "guidellm run", "tests/other_clients runs it with fewer requests"),

@@ -27,6 +27,7 @@ class ResponseOptions(Options):
     """Options that the response repeats, except the sampling parameters; and how it is made and kept."""
 
     background: bool = Field(False, description="Return at once, and continue without a client; needs `store`.")
+    client_metadata: dict[str, Any] = Field({}, description="No effect: what a client says about itself.")
     include: list[str] = Field([], description=f"Any of {', '.join(INCLUDED)}.")
     instructions: str | None = Field(None, description="A system message before the input.")
     max_output_tokens: int | None = Field(None, ge=1, description="Longest answer; none: the context's remaining room.")

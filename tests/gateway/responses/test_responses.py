@@ -492,6 +492,20 @@ async def test_refused_parameters_are_named(stage: Stage, body: dict[str, Any], 
     assert (refused.json()["error"]["param"], refused.json()["error"]["code"]) == (param, code), refused.text
 
 
+async def test_what_codex_sends_with_each_request_is_accepted(stage: Stage) -> None:
+    await stage.worker("ok")
+    http = (await stage.gateway()).http()
+    extras = {
+        "client_metadata": {"session_id": "s", "turn_id": "t"},
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "s",
+        "reasoning": {},
+        "store": False,
+    }
+    answered = await http.post("/v1/responses", json={"model": MODEL, "input": "hi", **extras})
+    assert answered.status_code == 200, answered.text
+
+
 async def test_a_schema_is_followed(stage: Stage) -> None:
     worker = await stage.worker('{"sum": 7}')
     client = (await stage.gateway()).openai()
