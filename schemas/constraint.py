@@ -47,7 +47,8 @@ class Constraint(BaseModel):
         "",
         min_length=1,
         max_length=MAX_CONSTRAINT_LENGTH,
-        description="A context-free grammar in llguidance's form of Lark, whose rule `start` gives the answer.",
+        description="A context-free grammar in llguidance's form of Lark, whose rule `start` gives the answer, or in "
+        "GBNF, whose rule `root` does.",
     )
 
     @model_validator(mode="after")

@@ -127,3 +127,9 @@ def test_refused(payload: bytes) -> None:
     for unique_keys in (False, True):
         with pytest.raises(InvalidRequest, match=r"^payload: got .*, allowed: one msgpack map or JSON object"):
             decode(payload, unique_keys=unique_keys)
+
+
+@pytest.mark.parametrize("before", [b" ", b"\n", b"\xef\xbb\xbf"])
+def test_json_after_another_byte_is_told_its_first_byte(before: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"JSON object, whose first byte is {"):
+        decode(before + b'{"a":1}')

@@ -262,6 +262,7 @@ def test_id_and_version_come_first() -> None:
         ({"stop": ["\ud800"]}, "stop.0: got '\\ud800', allowed: UTF-8 text without lone surrogates"),
         ({"tenant": ""}, "tenant: got '', allowed: 1 to 128 characters of A-Z a-z 0-9 _ . - /"),
         ({"tenant": "a\n"}, "tenant: got 'a\\n', allowed: 1 to 128 characters of A-Z a-z 0-9 _ . - /"),
+        ({"constraint": []}, "constraint: got [], allowed: an object"),
         ({"constraint": {}}, "constraint: got {}, allowed: exactly one of json_schema, regex, choice, grammar"),
         (
             {"constraint": {"regex": "a", "grammar": "a"}},

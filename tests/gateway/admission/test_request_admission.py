@@ -401,6 +401,7 @@ def test_unsupported_parameters_are_refused_by_name(admission: RequestAdmission,
         ({"store": True}, "store"),
         ({"store": 0}, "store"),
         ({"store": -0.0}, "store"),
+        ({"metadata": "x"}, "metadata"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
         ({"safety_identifier": 5}, "safety_identifier"),
@@ -456,6 +457,7 @@ def test_wrong_values_are_refused_by_name(admission: RequestAdmission, parameter
     assert (error.status, error.param) == (400, param)
     assert param in error.message
     assert "allowed" in error.message
+    assert "Input should be" not in error.message, "pydantic's words, which speak of Python"
     json.dumps(error.body()).encode()
 
 
