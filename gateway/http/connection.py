@@ -125,6 +125,8 @@ class BoundedConnection(HttpToolsProtocol):
         if self.scope["http_version"] == "1.0":
             self.cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
             _send_without_chunks(self.cycle)
+        elif self.cycle.waiting_for_100_continue:
+            _close_without_body(self.cycle)
 
     def on_message_complete(self) -> None:
         """The whole request has arrived."""
@@ -235,6 +237,22 @@ def _send_without_chunks(cycle: RequestResponseCycle) -> None:
 
     cycle.chunked_encoding = False
     cycle.send = send_as_it_is  # type: ignore[method-assign]  # this answer's alone
+
+
+def _close_without_body(cycle: RequestResponseCycle) -> None:
+    """Close after an answer that comes while the client waits for 100 Continue, having sent nothing of its body.
+
+    Whether it still sends the body is unknown (RFC 9110, section 10.1.1), so the next bytes could be taken for either
+    the body or another request.
+    """
+    send = cycle.send
+
+    async def send_and_close(message: Any) -> None:
+        if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
+            cycle.keep_alive = False
+        await send(message)
+
+    cycle.send = send_and_close  # type: ignore[method-assign]  # this answer's alone
 
 
 def _late(what: str, timeout_s: float) -> ApiError:

@@ -173,6 +173,19 @@ def test_endless_headers_are_refused(narrow: GatewayProcess) -> None:
     assert error_of(answer, "code") == "headers_too_large"
 
 
+@pytest.mark.parametrize("path", [b"/nowhere", b"/v1/models"], ids=["no such path", "no such method"])
+def test_an_answer_instead_of_100_continue_closes_the_connection(narrow: GatewayProcess, path: bytes) -> None:
+    """Clients that sent no body, such as Go's, would send their next request in its place."""
+    asked = b"POST %b HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n" % path
+    answer = all_of(connect(narrow, asked))
+    assert status_of(answer) in (404, 405)
+    assert b"\r\nconnection: close\r\n" in answer
+    live = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    whole = all_of(connect(narrow, asked + b"123456789" + live))  # sent without waiting, so the body is known to come
+    assert whole.count(b"HTTP/1.1 ") == 2
+    assert b"HTTP/1.1 200 " in whole
+
+
 def test_invalid_http_gets_an_error_in_the_apis_form(narrow: GatewayProcess) -> None:
     answer = all_of(connect(narrow, b"\x16\x03\x01\r\n\r\n"))
     assert status_of(answer) == 400
