@@ -121,6 +121,10 @@ def refuse_damaged_files(model: str) -> None:
     `model` is a directory, or a hub id, whose local files are checked.
     """
     for path in _files(model, "*.safetensors", "*.index.json", "pytorch_model*.bin"):
+        try:
+            path.open("rb").close()
+        except OSError as error:  # which safetensors calls a missing file
+            raise UnsupportedModel(f"{path}: cannot be read ({error.strerror})") from None
         problem = _problem(path)
         if problem is not None:
             raise UnsupportedModel(f"{path}: damaged or cut short ({problem})")

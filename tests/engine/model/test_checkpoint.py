@@ -169,6 +169,13 @@ def test_damaged_weights(content: bytes | None, save: Callable[..., Path]) -> No
     assert f"{path}: damaged or cut short" in refusal(path.parent)
 
 
+def test_weights_that_cannot_be_read_are_not_called_damaged(save: Callable[..., Path]) -> None:
+    path = save() / "model.safetensors"
+    path.unlink()
+    path.symlink_to("nowhere")
+    assert f"{path}: cannot be read (No such file or directory)" in refusal(path.parent)
+
+
 def test_damaged_pickled_weights(save: Callable[..., Path]) -> None:
     folder = save()
     weights = folder / "model.safetensors"
