@@ -60,7 +60,12 @@ class BoundedConnection(HttpToolsProtocol):
         """For the headers or the body being received."""
         self._write_timer: asyncio.TimerHandle | None = None
         self._in_headers = self._in_body = False
+        self._began = False
+        """Whether a request began in the bytes that arrived last."""
         self._header_bytes = 0
+        """What has arrived of incomplete headers."""
+        self._refusal: ApiError | None = None
+        """Why a request is refused whose headers are valid HTTP."""
         self._served: RequestResponseCycle | None = None
         """The request that is being answered; `cycle` is the last one received, which may wait behind it."""
 
@@ -93,14 +98,15 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes of a request have arrived."""
+        self._began = False
         super().data_received(data)
         if self.parser is None or self.transport.is_closing():
             return
         if self._in_headers:
-            self._header_bytes += len(data)
+            # the bytes that headers begin in may hold earlier requests, too
+            self._header_bytes = self._read_header_bytes() if self._began else self._header_bytes + len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
-                message = f"The headers are too large; allowed: at most {MAX_HEADER_BYTES} bytes."
-                self._end(ApiError(431, message, code="headers_too_large"))
+                self._end(_headers_too_large())
         elif self._timer is None:
             if self._in_body:
                 self._wait(self._limits.body_timeout_s, self._body_late)
@@ -110,7 +116,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request has arrived."""
         super().on_message_begin()
-        self._in_headers, self._header_bytes = True, 0
+        self._in_headers, self._began, self._header_bytes = True, True, 0
         if self._timer is None:
             self._wait(self._limits.header_timeout_s, self._headers_late)
 
@@ -119,6 +125,9 @@ class BoundedConnection(HttpToolsProtocol):
         if self.parser.offers_upgrade:  # they are parsed again without the offer
             return
         self._stop_waiting()
+        if self._read_header_bytes() > MAX_HEADER_BYTES:
+            self._refusal = _headers_too_large()
+            raise ValueError("headers too large")  # ends the parsing; send_400_response is called
         self._in_headers, self._in_body = False, True
         self._shared.waiting.pop(self, None)
         super().on_headers_complete()
@@ -166,8 +175,12 @@ class BoundedConnection(HttpToolsProtocol):
         self._cancel_write_timer()
 
     def send_400_response(self, msg: str) -> None:
-        """The client sent something other than HTTP."""
-        self._end(ApiError(400, msg, code="invalid_http"))
+        """The client sent something other than HTTP, or a request that is refused for its headers."""
+        self._end(self._refusal or ApiError(400, msg, code="invalid_http"))
+
+    def _read_header_bytes(self) -> int:
+        """Return the bytes of the URL and of the headers that are complete, with their colons and line ends."""
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     @property
     def _answering(self) -> bool:
@@ -253,6 +266,11 @@ def _close_without_body(cycle: RequestResponseCycle) -> None:
         await send(message)
 
     cycle.send = send_and_close  # type: ignore[method-assign]  # this answer's alone
+
+
+def _headers_too_large() -> ApiError:
+    message = f"The headers are too large; allowed: at most {MAX_HEADER_BYTES} bytes."
+    return ApiError(431, message, code="headers_too_large")
 
 
 def _late(what: str, timeout_s: float) -> ApiError:

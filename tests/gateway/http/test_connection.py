@@ -173,6 +173,20 @@ def test_endless_headers_are_refused(narrow: GatewayProcess) -> None:
     assert error_of(answer, "code") == "headers_too_large"
 
 
+def test_large_headers_are_refused_however_they_arrive(narrow: GatewayProcess) -> None:
+    answer = all_of(connect(narrow, LIVE.replace(b"\r\n\r\n", b"\r\nX-A: " + b"a" * 66_000 + b"\r\n\r\n") + LIVE))
+    assert (status_of(answer), error_of(answer, "code")) == (431, "headers_too_large")
+
+
+def test_the_body_before_headers_is_not_counted_as_headers(narrow: GatewayProcess) -> None:
+    head = b"POST /health/live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n"
+    connection = connect(narrow, head + b"x" * 200_000 + LIVE[:10])
+    assert status_of(until(connection, b"}")) == 405
+    assert is_live(narrow)
+    connection.sendall(LIVE[10:].replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    assert status_of(all_of(connection)) == 200
+
+
 @pytest.mark.parametrize("path", [b"/nowhere", b"/v1/models"], ids=["no such path", "no such method"])
 def test_an_answer_instead_of_100_continue_closes_the_connection(narrow: GatewayProcess, path: bytes) -> None:
     """Clients that sent no body, such as Go's, would send their next request in its place."""
