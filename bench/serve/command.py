@@ -59,8 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the load that the command line describes; return the exit status."""
     options = parse(arguments)
     check_outputs(options)
-    bench = ServeBench(options)
     try:
+        bench = ServeBench(options)
         uvloop.run(bench.run())
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from None
@@ -88,6 +88,7 @@ class ServeBench:
         self._mix = Mix(read_shares("--mix", options.mix), read_shares("--tenant-mix", options.tenant_mix))
         self._tenant_keys = read_keys(options.tenant_key)
         self._source = RequestSource(options, self._mix)
+        self._source.check()  # before the wait for a gateway
         self._loads = read_loads(options)
         self._variants = [Variant(load.name, load.to_json(), "gateway", load.swept) for load in self._loads]
         self._stop: Stop

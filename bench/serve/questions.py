@@ -64,10 +64,14 @@ MIXES = {"demo": known_by_heart, "held-out": never_seen, "long": same_length}
 
 def from_file(path: Path, seed: int = 0) -> QuestionMix:
     """Read lines of JSON: `{"prompt": ..., "answer": ..., "max_tokens": ...}`, the last two optional, or ValueError."""
-    asked = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            asked.append(_question(line, f"{path}:{number}"))
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ValueError(f"{path}: allowed: a file of questions that can be read ({why})") from None
+    asked = [_question(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    if not asked:
+        raise ValueError(f"{path}: got no questions, allowed: at least one")
     return QuestionMix([Group(1.0, asked)], seed)
 
 

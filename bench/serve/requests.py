@@ -31,6 +31,13 @@ class RequestSource:
         self._asks_text = bool(options.questions or options.prompts)
         self.name: str = str(options.prompts or options.questions or options.workload)
 
+    def check(self) -> None:
+        """Raise ValueError or UserError if the questions or the workload cannot be used."""
+        if self._asks_text:
+            self._question_mix()
+        else:
+            draw_workload(self._options, self._draw(self._number))
+
     def requests(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
         """Return the requests of a load, and their number; None if the duration ends them."""
         plain, number = self._questions(load) if self._asks_text else self._workload(load)

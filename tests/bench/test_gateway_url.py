@@ -1,7 +1,10 @@
 """A benchmark waits for a gateway and says so, but not for one that will not serve it."""
 
+from pathlib import Path
+
 import pytest
 
+from orcastream.bench.main import main
 from orcastream.bench.serve.command import ServeBench, parse
 from orcastream.bench.serve.gateway import GatewayUnavailable, served_model
 from tests.bench.scripted_gateway import Answer, scripted_gateway
@@ -37,3 +40,13 @@ async def test_the_command_says_once_what_it_waits_for(capsys: pytest.CaptureFix
             await ServeBench(parse(["--url", url])).run()
     assert not answers
     assert capsys.readouterr().err == f"orcastream bench serve: waiting up to 60 s for {url}: 503 no worker\n"
+
+
+@pytest.mark.parametrize("flag", ["--prompts", "--only-tenant"])
+def test_what_cannot_be_asked_is_refused_before_the_wait(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = str(tmp_path / "mistyped")
+    assert main(["serve", "--url", "http://127.0.0.1:1", "--patience", "3600", flag, given]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert given in line

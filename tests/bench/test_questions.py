@@ -44,5 +44,14 @@ def test_an_invalid_line_is_named(tmp_path: Path, line: str) -> None:
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("", encoding="utf-8")
-    with pytest.raises(ValueError, match="questions"):
+    with pytest.raises(ValueError, match="got no questions, allowed: at least one"):
+        from_file(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    with pytest.raises(ValueError, match=r"prompts\.jsonl: allowed: .* \(No such file or directory\)"):
+        from_file(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"prompts\.jsonl: allowed: .* \(not UTF-8\)"):
         from_file(path)
