@@ -24,7 +24,7 @@ from orcastream.cli.top.view import view
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return exit code 0 after Ctrl-C."""
+    """Return exit code 0 after Ctrl-C, the way to leave the live view."""
     settings = load_settings(TopSettings, arguments, "top", FLAGS)
     if settings.as_json and not settings.once:
         raise UserError("as_json (--json): allowed: with --once")
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run_with_redis(settings, _once if settings.once else _live)
     except KeyboardInterrupt:
+        if settings.once:
+            raise
         return 0
 
 

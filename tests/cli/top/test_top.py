@@ -18,6 +18,7 @@ from orcastream.broker.link import Link
 from orcastream.broker.presence import Presence
 from orcastream.broker.queue import RequestQueue
 from orcastream.cli.main import main
+from orcastream.cli.top import command
 from orcastream.client import Client
 from orcastream.schemas.keys import Keys
 from tests.broker.scripted import ScriptedWorker, enqueue, make_request
@@ -105,6 +106,14 @@ def test_impossible_requests_are_one_line(redis_server: RedisServer, capsys: pyt
         error = capsys.readouterr().err
         assert error.startswith(f"orcastream top: {complaint}")
         assert error.count("\n") == 1
+
+
+def test_an_interrupted_sample_is_no_success(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_with_redis", interrupted)
+    assert main(["top", "--once", "--redis-url", redis_server.url]) == 130
 
 
 @pytest.fixture
