@@ -60,7 +60,8 @@ class PrefixCache:
         matched = self.match(chain, num_tokens)
         stop = matched - (-max(1, num_tokens - matched * size) // (4 * size))
         coming = chain.digests[matched:stop]
-        enough = stop <= (num_tokens - 1) // size and all(digest in self._promised for digest in coming)
+        named = min(len(chain.digests), (num_tokens - 1) // size)
+        enough = stop <= named and all(digest in self._promised for digest in coming)
         chain.awaited = coming[-1] if enough else None
         return enough
 

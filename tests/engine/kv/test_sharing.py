@@ -215,6 +215,12 @@ def test_a_waiting_sequence_is_compared_with_the_cache_once_per_awaited_block(mo
     assert compared == [0, 2, 4, 5, 6, 7, 7, 7]
 
 
+def test_a_sequence_whose_blocks_have_no_names_yet_awaits_nothing() -> None:
+    there = world()
+    begin(there, [1, 2, 3, 4, 5])
+    assert not there.cache.awaits(ContentChain("a", ""), 5)
+
+
 def test_discarded_sequences_leave_nothing_behind() -> None:
     there = world(host=4)
 
