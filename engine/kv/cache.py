@@ -90,10 +90,13 @@ class KVCache(CacheSpace):
 
         Nothing that may derive from them is reused: all that its tenant, salt and adapter have in the cache.
         """
-        root = sequence.chain.root
-        self._prefixes.distrust(root, self._sequences.values())
-        self._swap_space.distrust(root)
+        self.distrust(sequence.chain)
         self.close(sequence)
+
+    def distrust(self, chain: ContentChain) -> None:
+        """Do as `discard` for a sequence that has been closed or swapped out."""
+        self._prefixes.distrust(chain.root, self._sequences.values())
+        self._swap_space.distrust(chain.root)
 
     def sequence_of(self, num_tokens: int) -> Sequence:
         """Return a new sequence with room for `num_tokens` tokens. Raises OutOfBlocks if they do not fit."""

@@ -218,6 +218,8 @@ class Scheduler:
             else:
                 self.cache.close(request.kv, request.tokens[: request.num_computed])
             request.kv = None
+        elif discard:  # it was preempted before its failure was known
+            self.cache.distrust(request.chain)
         if request.swapped is not None:
             self.cache.drop(request.swapped)
             request.swapped = None

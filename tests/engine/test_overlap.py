@@ -31,6 +31,25 @@ def test_the_events_arrive_with_the_next_call(make_engine: MakeEngine) -> None:
     assert counts == [0, 1, 1, 1]
 
 
+def test_nothing_of_a_request_that_fails_after_its_preemption_is_reused(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"policy": "priority", "max_batch_size": 1, "max_num_batched_tokens": 8}
+    engine = make_engine(overlap="on", **settings)
+    break_row(engine, monkeypatch, row=0, call=2)
+    prompt = tuple(range(1, 31))
+    engine.submit(Request("a", prompt, SamplingParams(max_tokens=4), priority_class="low", prompt_logprobs=0))
+    assert engine.step() + engine.step() == []
+    engine.submit(Request("b", (50, 51), SamplingParams(max_tokens=2), priority_class="realtime", waited_s=10.0))
+    (failed,) = engine.step()
+    assert (failed.request_id, engine.stats().preemptions) == ("a", 1)
+    while engine.has_work:
+        engine.step()
+    again = request("again", prompt)
+    run(engine, again)
+    assert again.cached_tokens == 0
+
+
 def likeliest(count: int) -> list[Request]:
     """Return greedy requests of different lengths, some with a token that ends them early."""
     return [
