@@ -30,6 +30,13 @@ class Attacher:
 
     async def attach(self, running: Running) -> None:
         """Open an epoch; the engine starts, restarts, continues or lets go, depending on the log. Raises LinkLost."""
+        try:
+            await self._attach(running)
+        finally:
+            if running is self._parts.isolation.current:  # which may not have begun after all
+                self._parts.engine_loop.resume()
+
+    async def _attach(self, running: Running) -> None:
         before = running.engine_ids()
         try:
             await self._prepare(running)
@@ -49,8 +56,7 @@ class Attacher:
             return
         if running.closed or running.engine_ids() != before:
             self._parts.withdraw(before)
-        if restart:
-            self._count(running)
+        if restart and await self._may_begin(running):
             self._parts.submit(running)
         self._parts.isolation.look()
         self._parts.publisher.mark([running])
@@ -79,7 +85,8 @@ class Attacher:
         if running.blamed and running.error is None and not self.is_at_hand(running):
             if not await self._parts.admission.attach(self._session, running, is_new=False):
                 return
-            self._count(running)
+            if not await self._may_begin(running):
+                return
             running.put_off()
             self._parts.lifecycle.epoch_over(running, Outcome.PUT_OFF)
         await self._parts.adapter_waits.ready(running)
@@ -91,11 +98,23 @@ class Attacher:
             log.warning("request refused", extra=running.log_fields(why=without_values(str(error))))
             running.fail(error.code, str(error), error.field)
 
-    def _count(self, running: Running) -> None:
-        """Count the attempt of a suspect that begins alone, in case it ends the worker."""
-        if running is self._parts.isolation.current and not running.counted:
+    async def _may_begin(self, running: Running) -> bool:
+        """Whether it has not ended. The attempt of a suspect is counted here, in case it ends the worker; before that,
+        the iteration under way must have ended, because another request may end the worker in it.
+        """
+        if running is not self._parts.isolation.current:
+            return True
+        engine_loop, iterated = self._parts.engine_loop, self._parts.outbox.iterated
+        engine_loop.pause()
+        while engine_loop.busy:
+            iterated.clear()
+            await iterated.wait()
+        if running.closed or running.ended or self._has_drained():
+            return False
+        if not running.counted:
             running.blamed = running.counted = True
             self._session.leases.count_attempt(running.ref)
+        return True
 
     async def _failed(self, running: Running, error: Exception) -> None:
         """Retry later what the server refuses now; end a request that would always fail, and only that one."""

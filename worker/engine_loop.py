@@ -75,6 +75,7 @@ class EngineLoop(threading.Thread):
         self._unpublished = 0
         self._stopping = False
         self._isolated: Collection[str] = ()
+        self._paused = False
         self.alone: Collection[str] = ()
         """The requests that the current iteration computes alone; empty: it computes all."""
         self._busy = False
@@ -91,13 +92,24 @@ class EngineLoop(threading.Thread):
         with self._changed:
             self._submitted.extend(requests)
             if alone:
-                self._isolated = frozenset(request.id for request in requests)
+                self._isolated, self._paused = frozenset(request.id for request in requests), False
+            self._changed.notify()
+
+    def pause(self) -> None:
+        """Begin no iteration until `submit` with `alone`, `resume`, or `release`. Once not `busy`, the last has ended."""
+        with self._changed:
+            self._paused = True
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        with self._changed:
+            self._paused = False
             self._changed.notify()
 
     def release(self) -> None:
         """Resume all requests from the next iteration on."""
         with self._changed:
-            self._isolated = ()
+            self._isolated, self._paused = (), False
             self._changed.notify()
 
     def cancel(self, request_ids: Sequence[str]) -> None:
@@ -180,14 +192,17 @@ class EngineLoop(threading.Thread):
     def _can_run(self) -> bool:
         if self._submitted or self._cancelled or self._policy is not None:
             return True
-        return self._engine.has_work and self._unpublished < self._max_unpublished
+        return self._can_step()
+
+    def _can_step(self) -> bool:
+        return self._engine.has_work and not self._paused and self._unpublished < self._max_unpublished
 
     def _iterate(self) -> None:
         with self._changed:
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
             policy, self._policy = self._policy, None
-            self.alone = self._isolated
+            self.alone, paused = self._isolated, self._paused
         self._engine.isolate(self.alone)
         if policy is not None:
             self._engine.switch_policy(policy)
@@ -200,7 +215,7 @@ class EngineLoop(threading.Thread):
                 output.append(Refused(request.id, error))
         for request_id in cancelled:
             self._engine.cancel(request_id)
-        stepped = self._engine.has_work and self._unpublished < self._max_unpublished
+        stepped = not paused and self._can_step()
         if stepped:
             self._engine.call_before_forward(self._let_go)
             tokens = self._engine.step()

@@ -45,9 +45,12 @@ class Isolation:
             await self._changed.wait()
 
     def look(self) -> None:
-        """Resume all others once the current suspect has made progress, has ended, or is gone."""
+        """Resume all others once new output of the current suspect is logged, which takes its attempts back, or it is
+        gone: if another one then ends the worker, nothing counts against this one. Where its epoch has ended, output
+        that waits for the next is enough, because that may take long.
+        """
         current = self.current
-        if current is None or not (current.closed or current.ended or current.brought):
+        if current is None or not (current.closed or current.progressed or (current.brought and current.log is None)):
             return
         current.suspect, self.current = False, None
         self._engine_loop.release()

@@ -114,11 +114,11 @@ class Serving:
             await publisher.wake.wait()
             engine_loop.check()
             num_events = outbox.take(engine_loop)
-            self._parts.isolation.look()
             try:
                 flushed = await publisher.flush(self._session)
             finally:
                 engine_loop.published(num_events)
+            self._parts.isolation.look()
             for running, terminal in flushed.ended:
                 if terminal.error is None:
                     self._parts.meter.ended(running.request.payload, terminal.usage)

@@ -1,5 +1,6 @@
 """Requests that kill or hang any worker that computes them: called in a worker's process before it starts."""
 
+import asyncio
 import os
 import signal
 import time
@@ -29,6 +30,40 @@ def _meets(prefix: str, act: Any) -> None:
 def kills() -> None:
     """An iteration with a request `poison...` kills the process."""
     _meets("poison", lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def kills_once_counted() -> None:
+    """Iterations with a request `poison...` take a while; once an attempt is counted, they kill the process."""
+    from orcastream.broker.lease import Leases
+
+    count_attempt, counted = Leases.count_attempt, Event()
+
+    def guarded(self: Leases, ref: Any) -> None:
+        count_attempt(self, ref)
+        counted.set()
+
+    def act() -> None:
+        time.sleep(0.2)
+        if counted.is_set():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Leases.count_attempt = guarded  # type: ignore[method-assign]  # this process is a test's alone
+    _meets("poison", act)
+
+
+def kills_before_writing() -> None:
+    """As `kills`, where iterations take a while, and writing the output of one takes longer than the next."""
+    from orcastream.worker.publisher import Publisher
+
+    flush = Publisher.flush
+
+    async def guarded(self: Publisher, session: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await flush(self, session)
+
+    Publisher.flush = guarded  # type: ignore[method-assign]  # this process is a test's alone
+    _meets("", lambda: time.sleep(0.01))
+    kills()
 
 
 def kills_before() -> None:

@@ -68,6 +68,28 @@ def test_cancel_reaches_an_engine_that_waits_for_the_publisher(run: Run) -> None
     assert {event.request_id for event in run.events(3)} == {"b"}
 
 
+@pytest.mark.parametrize("ends", ["resume", "release", "alone"])
+def test_a_paused_engine_begins_no_iteration(run: Run, ends: str) -> None:
+    """It takes new requests, and is not busy once the last iteration has ended."""
+    run.loop.submit([Request("a", PROMPT, LONG)])
+    run.events(2)
+    run.loop.pause()
+    wait_until(lambda: not run.loop.busy)
+    assert run.loop.stalled_for_s() == 0
+    iterations = run.loop.iterations
+    if ends == "alone":
+        run.loop.submit([Request("b", PROMPT, LONG)], alone=True)
+    else:
+        run.loop.submit([Request("b", PROMPT, LONG)])
+        wait_until(lambda: not run.loop.busy)
+        assert run.loop.iterations == iterations
+        getattr(run.loop, ends)()
+    while not run.output.empty():
+        run.loop.published(len(run.output.get()))
+    seen = {event.request_id for event in run.events(3)}
+    assert seen == ({"b"} if ends == "alone" else {"a", "b"})
+
+
 def test_a_first_token_does_not_wait_for_the_next_iteration(
     engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Requests of a dead worker continue beside others; after a second death, none is blamed until it has run alone."""
 
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -103,6 +104,48 @@ def test_a_request_that_kills_its_workers_harms_no_other(
     letters = producer.redis.xrange(producer.keys.dead)
     assert [fields[b"id"] for _, fields in letters] == [b"poison"]
     assert fleet.deaths == 3, "two deaths beside the others, and one alone"
+
+
+def died_twice(producer: Producer, prompt: list[int], **options: Any) -> None:
+    """Post a request that two workers claimed and did not advance before they died."""
+    producer.post(prompt, request_id="good", **options)
+    stream = producer.keys.requests("normal")
+    producer.redis.xgroup_create(stream, GROUP, "0")
+    [(_, [(entry_id, _)])] = producer.redis.xreadgroup(GROUP, "dead", {stream: ">"})
+    producer.redis.xclaim(stream, GROUP, "dead", 0, [entry_id], idle=LEASE_MS, retrycount=2, justid=True)
+
+
+def deliveries(producer: Producer) -> dict[bytes, int]:
+    """Return the deliveries that count, by the ids of claimed requests."""
+    stream = producer.keys.requests("normal")
+    ids = {entry_id: fields[b"id"] for entry_id, fields in producer.redis.xrange(stream)}
+    pending = producer.redis.xpending_range(stream, GROUP, "-", "+", 10)
+    return {ids[one["message_id"]]: one["times_delivered"] for one in pending}
+
+
+def test_a_death_in_an_iteration_that_began_before_is_not_the_suspects(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    """The other request is being computed when the suspect could begin."""
+    died_twice(producer, count_prompt, max_tokens=900, ignore_eos=True)
+    producer.post(count_prompt, request_id="poison", max_tokens=900, ignore_eos=True)
+    worker = start_worker(max_deliveries=2, patch=poison.kills_once_counted)
+    assert worker.wait() == -signal.SIGKILL
+    assert deliveries(producer) == {b"good": 1, b"poison": 1}
+
+
+def test_a_death_right_after_its_turn_alone_is_not_the_suspects(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    """The other request, which waited meanwhile, ends the worker as soon as it is computed."""
+    died_twice(producer, count_prompt * 150, max_tokens=900, ignore_eos=True)
+    worker = start_worker(
+        max_deliveries=2, max_num_batched_tokens=16, max_batch_size=16, patch=poison.kills_before_writing
+    )
+    next(event for _, event in producer.events("good") if isinstance(event, Started))
+    producer.post(count_prompt, request_id="poison", max_tokens=5)
+    assert worker.wait() == -signal.SIGKILL
+    assert deliveries(producer) == {b"good": 1, b"poison": 1}
 
 
 def test_poisoned_requests_among_good_ones(

@@ -105,6 +105,12 @@ async def test_a_suspect_runs_alone_until_it_has_written_something_new() -> None
     isolation.look()
     assert isolation.current is stage.running
     await stage.say(told(stage.requests[0], 0, 1))
+    stage.running.log = cast(Any, object())
+    isolation.look()
+    assert isolation.current is stage.running, "another request may end the worker before it is written"
+    event = stage.running.next_event()
+    assert event is not None
+    stage.running.logged(event)
     isolation.look()
     assert (isolation.current, stage.running.ended) == (None, False)
 
