@@ -96,7 +96,7 @@ class EngineLoop(threading.Thread):
             self._changed.notify()
 
     def pause(self) -> None:
-        """Begin no iteration until `submit` with `alone`, `resume` or `release`; once not `busy`, the last has ended."""
+        """Begin no iteration until `submit` with `alone`, `resume` or `release`; once not `busy`, the last ended."""
         with self._changed:
             self._paused = True
 
