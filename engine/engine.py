@@ -175,6 +175,11 @@ class OrcaEngine:
         """
         self._scheduler.isolation.request_ids = request_ids
 
+    @property
+    def isolates(self) -> bool:
+        """Whether an isolated request is unfinished, so that all others pause."""
+        return self._scheduler.isolation.active
+
     def switch_policy(self, name: str) -> None:
         """Let another scheduling policy decide from the next iteration on. Raises ValueError if its name is unknown.
 

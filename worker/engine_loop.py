@@ -88,7 +88,9 @@ class EngineLoop(threading.Thread):
         self.iterations = 0
 
     def submit(self, requests: Sequence[Request], *, alone: bool = False) -> None:
-        """Add `requests` to the pool before the next iteration; `alone`: compute no others until `release`."""
+        """Add `requests` to the pool before the next iteration; `alone`: compute no others until `release`, also when
+        these have ended.
+        """
         with self._changed:
             self._submitted.extend(requests)
             if alone:
@@ -202,7 +204,7 @@ class EngineLoop(threading.Thread):
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
             policy, self._policy = self._policy, None
-            self.alone, paused = self._isolated, self._paused
+            self.alone = self._isolated
         self._engine.isolate(self.alone)
         if policy is not None:
             self._engine.switch_policy(policy)
@@ -215,7 +217,10 @@ class EngineLoop(threading.Thread):
                 output.append(Refused(request.id, error))
         for request_id in cancelled:
             self._engine.cancel(request_id)
-        stepped = not paused and self._can_step()
+        with self._changed:
+            if self.alone and self._isolated is self.alone and not self._engine.isolates:
+                self._paused = True  # what it computes alone has ended: until the release
+            stepped = self._can_step()
         if stepped:
             self._engine.call_before_forward(self._let_go)
             tokens = self._engine.step()

@@ -90,6 +90,27 @@ def test_a_paused_engine_begins_no_iteration(run: Run, ends: str) -> None:
     assert seen == ({"b"} if ends == "alone" else {"a", "b"})
 
 
+@pytest.mark.parametrize("cancels", [False, True])
+def test_the_others_wait_for_the_release_after_an_isolated_request_has_ended(run: Run, cancels: bool) -> None:
+    """It may end before any of its output is written."""
+    run.loop.submit([Request("a", PROMPT, LONG)])
+    run.events(2)
+    run.loop.pause()
+    wait_until(lambda: not run.loop.busy)
+    while not run.output.empty():
+        run.loop.published(len(run.output.get()))
+    run.loop.submit([Request("b", PROMPT, LONG if cancels else SamplingParams(max_tokens=2))], alone=True)
+    run.loop.published(len(run.events(2)))
+    if cancels:
+        run.loop.cancel(["b"])
+    wait_until(lambda: not run.loop.busy)
+    left = [event.request_id for _ in range(run.output.qsize()) for event in run.output.get()]
+    assert set(left) <= ({"b"} if cancels else set())
+    run.loop.published(len(left))
+    run.loop.release()
+    assert {event.request_id for event in run.events(2)} == {"a"}
+
+
 def test_a_first_token_does_not_wait_for_the_next_iteration(
     engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
