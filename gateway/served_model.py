@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -13,7 +13,7 @@ from orcastream.broker.cancelling import cancel_request
 from orcastream.broker.connection import Connection
 from orcastream.broker.durability import Durability
 from orcastream.broker.ending import Ender
-from orcastream.broker.errors import BrokerError, LinkLost, NotAdmitted, NotOnDisk, Unwritable
+from orcastream.broker.errors import BrokerError, LinkLost, NotAdmitted, NotOnDisk, Refusal, Unwritable
 from orcastream.broker.kept_responses import KeptResponses
 from orcastream.broker.link import LinkObserver
 from orcastream.broker.loss import LossCheck
@@ -46,6 +46,11 @@ from orcastream.text.model_config import ModelConfig
 from orcastream.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
+
+_CLEANUPS_S: Final = (0.02, 0.08)
+"""A client may ask again as soon as it has its answer, a moment before that request is removed from the queue: so a
+tenant at its limit of concurrent requests gets these pauses, and is refused after the last.
+"""
 
 
 def _part_of(bound: int | None, share: float) -> int | None:
@@ -165,7 +170,15 @@ class ServedModel:
             raise not_admitted(error) from None
 
     async def _enqueue(self, request: GenerationRequest, terms: Terms, link: Connection) -> Enqueued:
-        return await post(link, self.keys, request, terms=terms, retention_ms=self.settings.retention_ms)
+        once = partial(post, link, self.keys, request, terms=terms, retention_ms=self.settings.retention_ms)
+        for pause_s in _CLEANUPS_S:
+            try:
+                return await once()
+            except NotAdmitted as error:
+                if error.reason is not Refusal.CONCURRENCY:
+                    raise
+            await asyncio.sleep(pause_s)
+        return await once()
 
     def _terms(self, grant: Grant) -> Terms:
         settings = self.settings

@@ -75,6 +75,8 @@ class Answer:
     """Whether its runs have log probabilities: see `logprobs_of`."""
     traceparent: str | None = None
     """What the started event says of the worker's span."""
+    cleanup_s: float = 0.0
+    """How long after the terminal event its worker removes it from the queue."""
 
     def pending(self, done: list[list[int]]) -> list[tuple[Run, ...]]:
         """Return the events that the log still lacks."""
@@ -256,6 +258,7 @@ class ScriptedWorker:
             message=f"the script says {answer.error}" if answer.error else None,
         )
         await attached.log.end(terminal)
+        await asyncio.sleep(answer.cleanup_s)
         await finish(
             link,
             self._keys,

@@ -139,6 +139,18 @@ async def test_the_concurrency_of_a_key_holds_at_all_gateways(
     assert await link.call("HGET", stage.keys.work, "tenant alpha") is None
 
 
+async def test_a_client_that_has_read_its_answer_may_ask_again_at_once(stage: Stage, tmp_path: Path) -> None:
+    """Its last request is removed from the queue only after that."""
+    await stage.worker(lambda _: Answer([stage.tokenizer.encode(TEXT)], cleanup_s=0.01))
+    served = await stage.gateway(**with_keys(tmp_path / "keys.json", a=Grant(tenant="alpha", max_concurrency=1)))
+
+    async def is_read() -> bool:
+        return (await ask(served, "a", model="other")).status_code == 404
+
+    await eventually(is_read)
+    assert [(await ask(served, "a")).status_code for _ in range(10)] == [200] * 10
+
+
 async def test_one_client_cannot_fill_the_queue(stage: Stage, gate: Gate, link: Link, tmp_path: Path) -> None:
     grants = {"a": Grant(tenant="alpha"), "b": Grant(tenant="beta"), "c": Grant(tenant="gamma", queue_share=0.25)}
     served = await stage.gateway(max_queue_depth=4, **with_keys(tmp_path / "keys.json", **grants))
