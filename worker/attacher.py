@@ -87,6 +87,7 @@ class Attacher:
                 return
             if not await self._may_begin(running):
                 return
+            self._parts.engine_loop.resume()  # its adapter may have to wait until another request ends
             running.put_off()
             self._parts.lifecycle.epoch_over(running, Outcome.PUT_OFF)
         await self._parts.adapter_waits.ready(running)

@@ -46,11 +46,14 @@ class Isolation:
 
     def look(self) -> None:
         """Resume all others once new output of the current suspect is logged, which takes its attempts back, or it is
-        gone: if another one then ends the worker, nothing counts against this one. Where its epoch has ended, output
-        that waits for the next is enough, because that may take long.
+        gone: if another one then ends the worker, nothing counts against this one. If its epoch has ended, output or an
+        end that waits for the next one is enough, because that may take long.
         """
         current = self.current
-        if current is None or not (current.closed or current.progressed or (current.brought and current.log is None)):
+        if current is None:
+            return
+        waits = (current.brought or current.ended) and current.log is None
+        if not (current.closed or current.progressed or waits):
             return
         current.suspect, self.current = False, None
         self._engine_loop.release()

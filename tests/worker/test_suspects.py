@@ -25,7 +25,7 @@ from tests.redis_server import RedisServer, one_server
 from tests.worker import poison, poisoned
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import PACED, WorkerProcess
 
 pytestmark = one_server("system")
 
@@ -63,10 +63,12 @@ def count_of(tokenizer: Any) -> Callable[[int], list[int]]:
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one adapter, `poison`."""
+    """A folder with two adapters, `poison` and `another`."""
     config = EngineConfig(str(demo.MODEL_DIR), device="cpu", dtype="float32")
     network = load_model(config, load_model_config(config), resolve_device("cpu"))
-    return save_adapter(network, tmp_path_factory.mktemp("adapters") / "poison", seed=0).parent
+    folder = tmp_path_factory.mktemp("adapters")
+    save_adapter(network, folder / "another", seed=1)
+    return save_adapter(network, folder / "poison", seed=0).parent
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,20 @@ def test_a_death_right_after_its_turn_alone_is_not_the_suspects(
     producer.post(count_prompt, request_id="poison", max_tokens=5)
     assert worker.wait() == -signal.SIGKILL
     assert deliveries(producer) == {b"good": 1, b"poison": 1}
+
+
+def test_a_suspect_whose_adapter_waits_for_room_stops_no_other(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], adapters: Path
+) -> None:
+    """There is room for one adapter, which a running request holds until its end."""
+    long = {"max_tokens": 400, "ignore_eos": True}
+    died_twice(producer, count_prompt, adapter="another", **long)
+    held = producer.post(count_prompt, adapter="poison", **long)
+    start_worker(max_deliveries=2, adapters=str(adapters), max_adapters=1, patch=PACED)
+    for request_id in (held, "good"):
+        fold = producer.read(request_id)
+        assert fold.terminal is not None
+        assert (fold.terminal.error, len(fold.tokens[0])) == (None, 400)
 
 
 def test_poisoned_requests_among_good_ones(
