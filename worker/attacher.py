@@ -33,8 +33,7 @@ class Attacher:
         try:
             await self._attach(running)
         finally:
-            if running is self._parts.isolation.current:  # which may not have begun after all
-                self._parts.engine_loop.resume()
+            self._resume_others(running)  # it may not have begun after all
 
     async def _attach(self, running: Running) -> None:
         before = running.engine_ids()
@@ -87,7 +86,7 @@ class Attacher:
                 return
             if not await self._may_begin(running):
                 return
-            self._parts.engine_loop.resume()  # its adapter may have to wait until another request ends
+            self._resume_others(running)  # its adapter may have to wait until another request ends
             running.put_off()
             self._parts.lifecycle.epoch_over(running, Outcome.PUT_OFF)
         await self._parts.adapter_waits.ready(running)
@@ -116,6 +115,11 @@ class Attacher:
             running.blamed = running.counted = True
             self._session.leases.count_attempt(running.ref)
         return True
+
+    def _resume_others(self, running: Running) -> None:
+        """End the pause of `_may_begin`, if it was for `running`."""
+        if running is self._parts.isolation.current:
+            self._parts.engine_loop.resume()
 
     async def _failed(self, running: Running, error: Exception) -> None:
         """Retry later what the server refuses now; end a request that would always fail, and only that one."""
