@@ -3,9 +3,11 @@ more of one waits than its `client-output-buffer-limit` allows, again after each
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 from orcastream.broker.connection import Connection
+from orcastream.broker.resp import pack_parts
 from orcastream.broker.scripts import Command
 
 PAGE: Final = 512
@@ -18,6 +20,13 @@ _LEAST: Final = 8
 def entries_each(num_logs: int) -> int:
     """Return how many entries of each of so many logs to ask for at once."""
     return max(_LEAST, min(PAGE, _AT_ONCE // num_logs))
+
+
+@cache
+def xread(count: int, block_ms: int | None = None) -> bytes:
+    """Return `XREAD COUNT count [BLOCK block_ms] STREAMS`, packed without the number of the command's parts."""
+    block = () if block_ms is None else ("BLOCK", str(block_ms))
+    return pack_parts("XREAD", "COUNT", str(count), *block, "STREAMS")
 
 
 def first_page(key: str) -> Command:

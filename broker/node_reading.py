@@ -12,8 +12,7 @@ from orcastream.broker.back_off import BackOff
 from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
 from orcastream.broker.followed import FollowedLog
 from orcastream.broker.link import Link
-from orcastream.broker.log_pages import PAGE, entries_each
-from orcastream.broker.resp import pack_parts
+from orcastream.broker.log_pages import PAGE, entries_each, xread
 from orcastream.broker.router import Router
 from orcastream.broker.slots import Node, Redirection
 
@@ -31,7 +30,7 @@ _PATIENCE: Final = 16
 """A silent log is read again after its silence divided by this."""
 _NOTHING: Final = b"*-1\r\n"
 
-_BLOCKING_READ = b"*8\r\n" + pack_parts("XREAD", "COUNT", str(PAGE), "BLOCK", str(BLOCK_MS), "STREAMS")
+_BLOCKING_READ = b"*8\r\n" + xread(PAGE, BLOCK_MS)
 
 
 class Took(Protocol):
@@ -117,7 +116,7 @@ class NodeReading:
         others = [one for one in due if one is not last]
         sent = []
         if others:
-            head = _head(entries_each(len(others)))
+            head = b"*6\r\n" + xread(entries_each(len(others)))
             read = b"".join([_packed(one, head) for one in others])
             sent.append((others, link.send(read, len(others), _NOTHING * len(others))))
         if last is not None:
@@ -176,10 +175,6 @@ class NodeReading:
                     waiter.cancel()
         if not link.alive:
             raise LinkLost(link.lost_reason)
-
-
-def _head(count: int) -> bytes:
-    return b"*6\r\n" + pack_parts("XREAD", "COUNT", str(count), "STREAMS")
 
 
 def _packed(followed: FollowedLog, head: bytes) -> bytes:

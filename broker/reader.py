@@ -14,10 +14,9 @@ from orcastream.broker.ending import OnEnd
 from orcastream.broker.errors import BrokerError, LinkLost, Unusable
 from orcastream.broker.followed import START, FollowedLog
 from orcastream.broker.link import Link, LinkObserver
-from orcastream.broker.log_pages import entries_each
+from orcastream.broker.log_pages import entries_each, xread
 from orcastream.broker.loss import LossCheck, Verdict, Watch
 from orcastream.broker.node_readings import NodeReadings
-from orcastream.broker.resp import pack_parts
 from orcastream.broker.router import Router
 from orcastream.broker.subscription import Subscription
 from orcastream.broker.unblock import unblock
@@ -208,9 +207,7 @@ class ReplyReader:
             raise LinkLost(link.lost_reason)
 
     def _packed_read(self, following: Sequence[FollowedLog]) -> bytes:
-        count, block_ms = str(entries_each(len(following))), str(self._block_ms)
-        parts = pack_parts("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS")
-        head = (b"*%d\r\n" % (6 + 2 * len(following)), parts)
+        head = (b"*%d\r\n" % (6 + 2 * len(following)), xread(entries_each(len(following)), self._block_ms))
         ids = [b"$%d\r\n%b\r\n" % (len(followed.last_id), followed.last_id) for followed in following]
         return b"".join((*head, *[followed.packed_key for followed in following], *ids))
 

@@ -1,4 +1,6 @@
-"""A LoRA adapter for the demo model, with random weights that change its answers."""
+"""A LoRA adapter for the demo model, with random weights that change its answers: without the product's code and torch,
+which the suite does not use.
+"""
 
 import json
 from pathlib import Path

@@ -165,7 +165,7 @@ class _Client(RedisCluster):
             return await super().execute_command(*args, **options)
 
     def pipeline(self, *args: Any, **options: Any) -> "_Pipeline":
-        return _Pipeline(self)  # type: ignore[abstract]
+        return _Pipeline(self)  # type: ignore[abstract]  # redis-py declares commands abstract that it never defines
 
 
 class _Pipeline(ClusterPipeline):

@@ -131,9 +131,12 @@ class Reply:
         if self._streams:
             more["stream_options"] = {"include_usage": True}
         more["model"] = payload.pop("adapter", wire.MODEL)
+        return {**payload, **more, **self._own}
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        """What the body says that is not OpenAI's, and whether the answer is streamed."""
         return {
-            **payload,
-            **more,
             "stream": self._streams,
             "request_id": self._seen.id,
             "priority": self._priority_class,
@@ -147,33 +150,36 @@ class Reply:
         async with self._client.send("POST", self._url + self._path, json=self._body()) as response:
             if response.status_code != httpx.codes.OK:
                 await self._refused(response)
-                return
-            if not self._streams:
+            elif self._streams:
+                seen.accept()
+                self._forget()
+                await self._read_events(response)
+            else:
                 whole = json.loads(await response.aread())
                 seen.accept()
                 for choice in whole["choices"]:
                     self._take_choice(choice)
                 seen.usage = whole["usage"]
                 seen.end("finished")
-                return
-            seen.accept()
-            seen.forget_text()
-            self._counts, self._last_id = [], ""
-            await self._read_events(response)
+
+    def _forget(self) -> None:
+        """Begin to read from the start."""
+        self._seen.forget_text()
+        self._counts, self._last_id = [], ""
 
     async def _resume(self) -> None:
         """Resume after the last event; from the start if there was none."""
-        seen = self._seen
         headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
         if not self._last_id:
-            seen.forget_text()
-            self._counts = []
-        url = f"{self._url}/v1/requests/{seen.id}/events?include_usage=true"
-        async with self._client.send("GET", url, headers=headers) as response:
+            self._forget()
+        await self._follow(f"/v1/requests/{self._seen.id}/events?include_usage=true", headers)
+
+    async def _follow(self, path: str, headers: dict[str, str]) -> None:
+        async with self._client.send("GET", self._url + path, headers=headers) as response:
             if response.status_code == httpx.codes.OK:
                 await self._read_events(response)
-                return
-            await self._refused(response)
+            else:
+                await self._refused(response)
 
     async def _refused(self, response: httpx.Response) -> None:
         body = await response.aread()

@@ -1,10 +1,7 @@
 """A client of /v1/responses: it reads events by their sequence numbers, on any gateway that answers."""
 
 import json
-import time
 from typing import Any
-
-import httpx
 
 from tests.chaos import wire
 from tests.chaos.http_client import FINAL, Left, Reply
@@ -20,34 +17,19 @@ class ResponseReply(Reply):
 
     def _body(self) -> dict[str, Any]:
         payload = dict(self._seen.payload)
-        return {
-            **{name: payload[name] for name in payload if name != "max_tokens"},
-            "max_output_tokens": payload["max_tokens"],
-            "model": wire.MODEL,
-            "stream": True,
-            "request_id": self._seen.id,
-            "priority": self._priority_class,
-            "timeout": self._timeout_s,
-        }
+        payload["max_output_tokens"] = payload.pop("max_tokens")
+        return {**payload, "model": wire.MODEL, **self._own}
 
-    async def _post(self) -> None:
-        seen = self._seen
-        seen.posted_at = seen.posted_at or time.monotonic()
-        async with self._client.send("POST", f"{self._url}/v1/responses", json=self._body()) as response:
-            if response.status_code == httpx.codes.OK:
-                seen.accept()
-                await self._read_events(response)
-            else:
-                await self._refused(response)
+    @property
+    def _path(self) -> str:
+        return "/v1/responses"
+
+    def _forget(self) -> None:
+        """Its events are counted from the first one on, also if they come again."""
 
     async def _resume(self) -> None:
         after = f"&starting_after={self._number}" if self._number >= 0 else ""
-        url = f"{self._url}/v1/responses/{self._seen.id}?stream=true{after}"
-        async with self._client.send("GET", url) as response:
-            if response.status_code == httpx.codes.OK:
-                await self._read_events(response)
-            else:
-                await self._refused(response)
+        await self._follow(f"/v1/responses/{self._seen.id}?stream=true{after}", {})
 
     def _take(self, data: str) -> None:
         seen, event = self._seen, json.loads(data)

@@ -14,6 +14,7 @@ from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.beam_search import BeamSearch
 from orcastream.engine.model.quiet import quiet
 from orcastream.engine.request import INTERNAL
+from orcastream.engine.schedule.policies.fair import FairShares
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.stopping import FinishReason
@@ -306,7 +307,9 @@ def test_a_fair_share_pays_for_the_prompt_of_a_search_once(make_engine: MakeEngi
     asked.sampling = asked.sampling.model_copy(update={"ignore_eos": True})
     run(engine, asked)
     # Each of the first four steps yields a token of each hypothesis; the fifth ends the search.
-    assert engine._scheduler.policy._tenants[asked.tenant].served == 20 + 2 * 4 * 3  # type: ignore[attr-defined]
+    policy = engine._scheduler.policy
+    assert isinstance(policy, FairShares)
+    assert policy._tenants[asked.tenant].served == 20 + 2 * 4 * 3
 
 
 @pytest.mark.parametrize("penalty", [1e5, -11.0, float("nan")])

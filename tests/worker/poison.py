@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from orcastream.engine.batch.executor import Executor
+from tests.chaos.patches import pace
 
 STALL_S = 600
 
@@ -62,7 +63,7 @@ def kills_before_writing() -> None:
         return await flush(self, session)
 
     Publisher.flush = guarded  # type: ignore[method-assign]  # this process is a test's alone
-    _meets("", lambda: time.sleep(0.01))
+    pace(0.01)
     kills()
 
 

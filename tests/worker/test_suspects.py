@@ -22,6 +22,7 @@ from tests.lora import save_adapter
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
+from tests.redis_waiting import wait_until
 from tests.worker import poison, poisoned
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
@@ -214,18 +215,9 @@ def test_a_new_token_starts_the_count_again(
         worker = start_worker()
         started = next(event for _, event in events if isinstance(event, Started))
         next(event for _, event in events if isinstance(event, Output))
-        _wait_for_deliveries(producer, 1)
+        wait_until(lambda: list(deliveries(producer).values()) == [1])
         assert started.worker == worker.wait_serving()
         worker.kill()
-
-
-def _wait_for_deliveries(producer: Producer, number: int) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while True:
-        (pending,) = producer.redis.xpending_range(producer.keys.requests("normal"), GROUP, "-", "+", 1)
-        if pending["times_delivered"] == number:
-            return
-        assert time.monotonic() < give_up, pending
 
 
 @pytest.fixture
