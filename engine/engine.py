@@ -72,7 +72,7 @@ class OrcaEngine:
         max_model_len = resolve_max_model_len(config, model.config)
         cache_dtype = resolve_cache_dtype(config.kv_cache_dtype)
         backend = choose_backend(config.attention_backend, self.device, model.dtype, cache_dtype)
-        self._runner = ModelRunner(model, backend, cache_dtype)
+        self._runner = ModelRunner(model, backend, cache_dtype, max_model_len)
         self.adapters = self._runner.adapters = Adapters.of(config, self._runner)
         """Loads LoRA adapters for requests; None if `max_adapters` is 0."""
         self.cache = make_cache(self._runner, config, max_model_len)

@@ -4,13 +4,18 @@ import torch
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from orcastream.bench.make_model import SHAPES, model_config
+from orcastream.engine.model.passes import passes_unavailable
+from orcastream.engine.model.prepare import make_faster_unchecked
 from orcastream.engine.model.quiet import quiet
 
 
 def random_model(
     shape: str, device: torch.device, dtype: torch.dtype = torch.bfloat16, seed: int = 0
 ) -> PreTrainedModel:
-    """Return a model like that of `make-model`, without writing it to a disk."""
+    """Return a model like that of `make-model`, without writing it to a disk.
+
+    On a GPU it has the passes of a worker's model; its modules compute the same as before.
+    """
     config = model_config(SHAPES[shape])
     config.dtype = dtype
     torch.manual_seed(seed)
@@ -23,4 +28,6 @@ def random_model(
         finally:
             torch.set_default_dtype(before)
     made: PreTrainedModel = model.eval()
+    if device.type == "cuda" and passes_unavailable(device) is None:
+        make_faster_unchecked(made)
     return made

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,6 +19,7 @@ from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderLayer, Decod
 from orcastream.engine.native import decoder as native
 from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
+from orcastream.engine.native.linear import PackedLinear
 
 _LINE_BYTES = 64
 """Rows of the working memory are an odd number of cache lines of this size apart, see native/src/decoder.h."""
@@ -29,10 +31,12 @@ class CompiledDecoder:
     @classmethod
     def of(cls, model: PreTrainedModel, backend: AttentionBackend) -> "CompiledDecoder | None":
         """Return a decoder that computes `model` with `backend`; None if its modules must compute it."""
-        decoder: DecoderModel | None = getattr(model, ATTRIBUTE, None)
-        return None if decoder is None or not isinstance(backend, NativeBackend) else cls(decoder)
+        decoder: DecoderModel[Any] | None = getattr(model, ATTRIBUTE, None)
+        if decoder is None or not isinstance(decoder.head, PackedLinear) or not isinstance(backend, NativeBackend):
+            return None
+        return cls(decoder)
 
-    def __init__(self, model: DecoderModel) -> None:
+    def __init__(self, model: DecoderModel[PackedLinear]) -> None:
         self.model = model
         dtype = model.dtype
         self._layers = (native.DecoderLayer * len(model.layers))(*(_layer(layer) for layer in model.layers))
@@ -63,6 +67,10 @@ class CompiledDecoder:
         self._memory = torch.empty(0, dtype=dtype)
         self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[native.LowRank]]] = WeakKeyDictionary()
         self._cosines = self._sines = torch.empty(0, model.rotary_size)
+
+    def takes(self, adapters: Sequence[AdapterRows]) -> bool:
+        """Whether it computes iterations with these adapters: any."""
+        return True
 
     def forward(
         self,
@@ -172,7 +180,7 @@ def _kept_rows(batch: FlatBatch, given: AdapterRows) -> IntArray:
     return np.flatnonzero(np.isin(batch.logit_rows.numpy(), given.rows))
 
 
-def _layer(layer: DecoderLayer) -> native.DecoderLayer:
+def _layer(layer: DecoderLayer[PackedLinear]) -> native.DecoderLayer:
     return native.DecoderLayer(
         projections=layer.projections.address,
         output=layer.output.address,

@@ -1,24 +1,38 @@
-"""A decoder of the common kind, as its compiled operator takes it."""
+"""A decoder of the common kind, as the classes that compute one as a whole take it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from orcastream.engine.native.linear import PackedLinear
+
+class Linear(Protocol):
+    """A linear layer with `n` outputs and `k` inputs."""
+
+    @property
+    def n(self) -> int:
+        """Number of outputs."""
+
+    @property
+    def k(self) -> int:
+        """Number of inputs."""
+
+
+L = TypeVar("L", bound=Linear)
 
 ATTRIBUTE = "orcastream_decoder"
 """Attribute of a model: the equivalent DecoderModel."""
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderLayer:
-    """The weights of one layer: packed projections, norms in float32. `sites` are the names of the first four."""
+class DecoderLayer(Generic[L]):
+    """The weights of one layer: merged projections, norms in float32. `sites` are the names of the first four."""
 
-    projections: PackedLinear
-    output: PackedLinear
-    gate_up: PackedLinear
-    down: PackedLinear
+    projections: L
+    output: L
+    gate_up: L
+    down: L
     input_norm: torch.Tensor
     post_norm: torch.Tensor
     query_norm: torch.Tensor | None
@@ -27,16 +41,16 @@ class DecoderLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderModel:
-    """The model that native/src/decoder.h computes.
+class DecoderModel(Generic[L]):
+    """The model that native/src/decoder.h and TritonDecoder compute.
 
     `dtype` is that of the rows between layers. `embed` maps ids `[num_tokens]` to rows `[num_tokens, hidden_size]`,
     `rotary` positions `[num_tokens]` to float32 cosines and sines `[num_tokens, rotary_size]`.
     """
 
-    layers: tuple[DecoderLayer, ...]
+    layers: tuple[DecoderLayer[L], ...]
     final_norm: torch.Tensor
-    head: PackedLinear
+    head: L
     num_heads: int
     num_kv_heads: int
     head_size: int

@@ -20,8 +20,8 @@ from orcastream.engine.model.passes import (
     pack_linears,
     passes_unavailable,
 )
-from orcastream.engine.model.passes.compile_decoder import KNOWN_TYPES
 from orcastream.engine.model.passes.pack_linears import PackLinears
+from orcastream.engine.model.passes.recognize import KNOWN_TYPES
 from orcastream.engine.model.self_check import Reference, SmallCopy, check_loaded, check_model, check_small_copy
 
 _log = logging.getLogger(__name__)
@@ -40,8 +40,11 @@ def prepare_model(
     """
     takes_passes = _takes_passes(config, device)
     if not config.self_check:
-        return _prepare_unchecked(config, load_model(config, model_config, device), takes_passes)
-    for added in _attempts() if takes_passes else ():
+        model = load_model(config, model_config, device)
+        if takes_passes:
+            make_faster_unchecked(model, int8=config.weight_dtype == "int8")
+        return model
+    for added in _attempts(device) if takes_passes else ():
         model = load_model(config, model_config, device)
         small = check_small_copy(model, backend, max_model_len)
         why = _make_faster(config, model, added, small, backend, max_model_len)
@@ -57,18 +60,25 @@ def prepare_model(
     return model
 
 
-def _attempts() -> Sequence[_Passes]:
+def _attempts(device: torch.device) -> Sequence[_Passes]:
     """Return the passes of other packages to run in addition to the engine's own, in each attempt."""
-    added = added_passes()
+    added = _added(device)
     return [added, ()] if added else [()]
 
 
-def _prepare_unchecked(config: EngineConfig, model: PreTrainedModel, takes_passes: bool) -> PreTrainedModel:
-    if takes_passes:
-        _report(_pack(config, model) | fuse_modules(model, added_passes()))
+def _added(device: torch.device) -> _Passes:
+    """Return the passes of other packages for models on `device`."""
+    return added_passes() if device.type == "cpu" else ()
+
+
+def make_faster_unchecked(model: PreTrainedModel, *, int8: bool = False) -> None:
+    """Run the passes without a self-check; only a model of a known type is computed as a whole decoder.
+
+    Raises UnsupportedModel if int8 weights are wanted but no layer could be packed.
+    """
+    _report(_pack(model, int8) | fuse_modules(model, _added(model.device)))
     if model.config.model_type not in KNOWN_TYPES and hasattr(model, ATTRIBUTE):
         delattr(model, ATTRIBUTE)  # without a self-check, nothing would detect a model that only looks supported
-    return model
 
 
 def _make_faster(
@@ -82,9 +92,9 @@ def _make_faster(
     """Run the passes and the self-check, with `small`; return why the model must do without them, or None."""
     int8 = config.weight_dtype == "int8"
     reference = Reference.of(model, max_model_len) if int8 else None
-    replaced = _pack(config, model)
+    replaced = _pack(model, int8)
     try:
-        if reference is None:  # several times as fast as with torch's linear layers, which repack on each call
+        if reference is None:  # a CPU is several times as fast as with torch's linear layers, which repack on each call
             reference = Reference.of(model, max_model_len)
         _report(replaced | fuse_modules(model, added))
         if hasattr(model, ATTRIBUTE) or added:
@@ -141,18 +151,18 @@ def _takes_passes(config: EngineConfig, device: torch.device) -> bool:
     if config.model_passes == "off":
         return False
     reason = passes_unavailable(device)
+    if config.weight_dtype == "int8" and device.type != "cpu":
+        reason = f"no compiled operators: they are for CPUs, not for {device}"
     if reason is None:
         return True
     if config.weight_dtype == "int8":
-        raise ValueError(f"weight_dtype: got 'int8', allowed: auto (no compiled operators: {reason})")
-    if device.type == "cpu":
-        _log.warning("model passes left out: no compiled operators: %s", reason)
+        raise ValueError(f"weight_dtype: got 'int8', allowed: auto ({reason})")
+    _log.warning("model passes left out: %s", reason)
     return False
 
 
-def _pack(config: EngineConfig, model: PreTrainedModel) -> dict[str, int]:
+def _pack(model: PreTrainedModel, int8: bool) -> dict[str, int]:
     """Run the first pass. Raises UnsupportedModel if int8 weights are wanted but no layer could be packed."""
-    int8 = config.weight_dtype == "int8"
     replaced = pack_linears(model, int8)
     if int8 and not replaced.get(PackLinears.name):
         raise UnsupportedModel("weight_dtype: got 'int8', allowed for this model: auto (no linear layer took 8 bits)")

@@ -17,6 +17,7 @@ from orcastream.engine.model.adapters.adapter_rows import adding
 from orcastream.engine.model.adapters.adapters import Adapters
 from orcastream.engine.model.compiled_decoder import CompiledDecoder
 from orcastream.engine.model.graphs import DecodeGraphs
+from orcastream.engine.model.triton_decoder import TritonDecoder
 
 _CACHE_DTYPES: dict[str, torch.dtype | None] = {
     "auto": None,
@@ -45,9 +46,16 @@ class ModelRunner:
     """
 
     def __init__(
-        self, model: PreTrainedModel, backend: AttentionBackend, cache_dtype: torch.dtype | None = None
+        self,
+        model: PreTrainedModel,
+        backend: AttentionBackend,
+        cache_dtype: torch.dtype | None = None,
+        max_model_len: int | None = None,
     ) -> None:
-        """`cache_dtype` None means the model's. Raises ValueError if the backend cannot store keys and values in it."""
+        """`cache_dtype` None means the model's. No request exceeds `max_model_len`, by default the model's limit.
+
+        Raises ValueError if the backend cannot store keys and values in that dtype.
+        """
         self.model = model
         self.backend = backend
         self._cache_dtype = cache_dtype or model.dtype
@@ -66,7 +74,7 @@ class ModelRunner:
         """Called when the host has prepared a forward pass and is about to release the interpreter to other threads."""
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.probe()
-        self._decoder = CompiledDecoder.of(model, backend)
+        self._decoder = CompiledDecoder.of(model, backend) or TritonDecoder.of(model, backend, max_model_len)
 
     @property
     def device(self) -> torch.device:
@@ -76,7 +84,7 @@ class ModelRunner:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether one call computes the whole decoder."""
+        """Whether one call computes the whole decoder, and not its modules."""
         return self._decoder is not None
 
     @property
@@ -131,7 +139,7 @@ class ModelRunner:
     def compute(self, batch: FlatBatch, plan: Any = None) -> torch.Tensor:
         """Return logits by a forward pass, with `plan` if it has been made before."""
         rows = () if self.adapters is None else self.adapters.rows(batch)
-        if self._decoder is not None:
+        if self._decoder is not None and self._decoder.takes(rows):
             plan = self.plan(batch) if plan is None else plan
             caches, groups = self._context.caches, self._context.groups
             return self._decoder.forward(batch, plan, caches, groups, rows, begins=self.before_forward)

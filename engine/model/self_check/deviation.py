@@ -40,7 +40,8 @@ class Deviation:
     ) -> "Deviation":
         """Compare the rows that the model computes in flat batches with the reference, which follows that schedule."""
         with refusing(model):
-            pairs = _pairs(ModelRunner(model, backend), schedule, reference)
+            longest = max(map(len, reference.sequences))
+            pairs = _pairs(ModelRunner(model, backend, max_model_len=longest), schedule, reference)
         flat, expected = (torch.stack(rows) for rows in zip(*pairs, strict=True))
         return cls.between(flat, expected)
 

@@ -20,7 +20,7 @@ _WITH_HOST_INDICES = {"index", "index_put", "index_put_", "_index_put_impl_", "_
 
 _READ_BY_HOST = {
     *("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
-    *("bincount", "repeat_interleave", "is_nonzero", "item"),
+    *("bincount", "repeat_interleave", "is_nonzero", "item", "allclose"),
 }
 """Operations that return a number, or a result with a shape that depends on numbers."""
 
