@@ -39,9 +39,8 @@ class DenseLinear:
         """Return the product of all `layers`, whose weights become views of the merged one: none is in memory twice."""
         with torch.inference_mode(False), torch.no_grad():
             weight = torch.cat([layer.weight.detach() for layer in layers])
-            for layer, part in zip(
-                layers, weight.split_with_sizes([layer.out_features for layer in layers]), strict=True
-            ):
+            parts = weight.split_with_sizes([layer.out_features for layer in layers])
+            for layer, part in zip(layers, parts, strict=True):
                 layer.weight = nn.Parameter(part, requires_grad=False)
             biases = [weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
             has_bias = any(layer.bias is not None for layer in layers)

@@ -13,7 +13,6 @@ import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine, Request
-from orcastream.engine.model.passes.fuse_decoder import FuseDecoder
 from orcastream.engine.native.compiler import Compiler
 from tests.engine.conftest import build
 from tests.engine.emulated_cuda import EmulatedCuda, emulated_cuda
@@ -277,37 +276,3 @@ def test_the_cache_uses_the_free_memory_and_returns_it(cuda: EmulatedCuda, saved
         cuda.synchronize()
         assert cuda.allocated == held
     assert sizes[0] == sizes[1] < 16 * 128 / 4
-
-
-# -- a decoder in few kernels -----------------------------------------------------------------------------------
-
-
-def fused(family: str, **changes: Any) -> PreTrainedModel:
-    """Return a tiny random model on the device, with its decoder fused."""
-    model: PreTrainedModel = build(family, num_hidden_layers=2, **changes).to("cuda")
-    assert FuseDecoder().apply(model) == 1
-    return model
-
-
-@pytest.mark.parametrize(
-    ("family", "settings"),
-    [
-        ("llama", {"kv_cache_dtype": "int8"}),
-        ("qwen2", {"kv_cache_dtype": "fp8"}),
-        ("qwen3", {"cuda_graphs": "off"}),
-        ("mistral", {}),
-    ],
-)
-def test_a_fused_decoder_computes_the_same_tokens(family: str, settings: dict[str, Any], cuda: EmulatedCuda) -> None:
-    config = EngineConfig("tiny", **{**SETTINGS, **settings})
-    engine = OrcaEngine(config, fused(family))
-    assert engine._runner.is_compiled
-    assert (engine._runner.graphs is None) == ("cuda_graphs" in settings)
-    compiled = set(cuda.kernels)
-    cuda.waited.clear()
-    found = on_the_device(engine, random())
-    assert {what for what, _ in cuda.waited} == {"Event.synchronize"}
-    assert cuda.kernels == compiled
-    modules = OrcaEngine(config, build(family, num_hidden_layers=2).to("cuda"))
-    assert not modules._runner.is_compiled
-    assert found == on_the_device(modules, random())

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _ON_PACKED: tuple[type[Pass], ...] = (MergeProjections, CompactWeights, CompileDecoder, FuseGatedMLP, FuseNorm)
 """Those for CPUs in their order: each builds on those before it."""
 
-_ON_GPUS: tuple[type[Pass], ...] = (FuseDecoder,)
+_ON_GPUS: tuple[type[Pass], ...] = (FuseDecoder, FuseNorm)
 
 
 def passes_unavailable(device: torch.device) -> str | None:

@@ -29,9 +29,14 @@ def add_norm(hidden: torch.Tensor, change: torch.Tensor | None, factors: torch.T
         BLOCK=block,
         CHANGED=change is not None,
         FORMAT=FORMATS[hidden.dtype],
-        num_warps=min(16, max(4, block // _VALUES_PER_WARP)),
+        num_warps=warps_of(block),
     )
     return normed
+
+
+def warps_of(block: int) -> int:
+    """Return the warps for rows of up to `block` values."""
+    return min(16, max(4, block // _VALUES_PER_WARP))
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """Compiles the kernels of a decoder for a GPU that need not be present, and prints their resource usage.
 
-`python -m tests.engine.model.compile_kernels bf16,fp32` takes formats. It prints one JSON object per kernel.
+`python -m tests.engine.model.triton.compile_kernels bf16,fp32` takes formats. It prints one JSON object per kernel.
 """
 
 import json
@@ -13,7 +13,7 @@ import triton
 
 from orcastream.engine.attention.triton.formats import FORMATS
 from orcastream.engine.model.triton.gated import gated_kernel
-from orcastream.engine.model.triton.norm import norm_kernel
+from orcastream.engine.model.triton.norm import norm_kernel, warps_of
 from orcastream.engine.model.triton.rotary import rotate_kernel
 from tests.engine.attention.compile_kernels import NAMES, compiled
 
@@ -27,7 +27,7 @@ def kernels(dtype: torch.dtype) -> Iterator[dict[str, Any]]:
         block = triton.next_power_of_2(width)
         pointers = {"hidden": own, "change": own, "normed": own, "factors": "*fp32", "epsilon": "fp32"}
         constants = {**common, "WIDTH": width, "BLOCK": block, "CHANGED": True}
-        usage = compiled(norm_kernel, pointers, constants, num_warps=min(16, max(4, block // 512)))
+        usage = compiled(norm_kernel, pointers, constants, num_warps=warps_of(block))
         yield {"kernel": "norm", "width": width, **usage}
     for half, rest in ((64, 0), (32, 64)):
         pointers = {"rows": own, "positions": "*i64", "angles": "*fp32", "head_norms": "*fp32", "epsilon": "fp32"}
