@@ -52,9 +52,9 @@ class EngineConfig:
     memory. `class_weight` is the factor by which a request of one class ages faster than one of the class below. With
     `overlap` an iteration is planned while the previous one computes; auto: on asynchronous devices. With `cuda_graphs`
     iterations that only decode are captured at startup and replayed; auto: on CUDA, if backend and model allow it.
-    `model_passes` auto replaces modules of a model that `OrcaEngine.load` loads on a CPU with faster ones, if compiled
-    operators are available. `weight_dtype` int8 makes those operators compute linear layers with 8-bit weights (one
-    scale per output channel) and inputs rounded to 8 bits (one scale per token); auto: weights as loaded.
+    `model_passes` auto makes a model that `OrcaEngine.load` loads faster: by compiled operators on a CPU, if there are
+    any, by Triton kernels on a GPU. `weight_dtype` int8 makes compiled operators compute linear layers with 8-bit
+    weights (one scale per output channel) and inputs rounded to 8 bits (one scale per token); auto: weights as loaded.
     `max_adapters` is the number of LoRA adapters in memory at once, for which a GPU reserves memory (0: none can be
     loaded), `max_adapter_rank` the highest rank that an adapter may have.
     """

@@ -24,6 +24,7 @@ _ON_PACKED: tuple[type[Pass], ...] = (MergeProjections, CompactWeights, CompileD
 """Those for CPUs in their order: each builds on those before it."""
 
 _ON_GPUS: tuple[type[Pass], ...] = (FuseDecoder, FuseNorm)
+"""Those for GPUs, in their order."""
 
 
 def passes_unavailable(device: torch.device) -> str | None:

@@ -1,2 +1,1 @@
-"""The kernels between the matrix products of a decoder; only `engine/model/triton_decoder.py` imports them, as triton
-is optional."""
+"""The kernels between the matrix products of a decoder; they are imported when first called, as triton is optional."""
