@@ -44,6 +44,7 @@ def compiled(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], *
     }
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     aligned = ("stride", "query", "key", "value", "keys", "values", "output", "mixed", "logits", "vocab")
+    aligned += ("hidden", "change", "factors", "normed", "rows", "angles", "head_norms", "gate_up")
     hints = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(kernel.arg_names)
