@@ -67,7 +67,8 @@ def outputs_of_decodes(batch_size: int, context: int, token_budget: int) -> int:
 
 
 def measure_prefill(model: PreTrainedModel, config: EngineConfig, ceilings: Ceilings, length: int) -> Iteration:
-    """Measure one prompt in one chunk, after a warm-up; operations are those of weights and attention."""
+    """Measure one prompt in one chunk, after a warm-up; operations are those of weights and attention that the one
+    token to be sampled needs: behind the last attention they are a single row's, and not counted."""
     engine = OrcaEngine(config, model)
     seconds = 0.0
     for seed in range(2):
@@ -76,12 +77,19 @@ def measure_prefill(model: PreTrainedModel, config: EngineConfig, ceilings: Ceil
         while engine.has_work:
             engine.step()
         seconds = time.perf_counter() - begun_s
-    weights = sum(part.numel() for name, part in model.named_parameters() if part.ndim > 1 and "embed" not in name)
+    matrices = [(name, part) for name, part in model.named_parameters() if part.ndim > 1]
+    weights = sum(part.numel() for name, part in matrices if is_of_all_rows(name, model))
     attention = sum(
         length * (length + 1) * shape.num_heads * (shape.key_size + shape.value_size) for shape in engine._runner.shapes
     )
     flop = 2.0 * weights * length + attention
     return Iteration(seconds, flop / seconds / ceilings.flop_per_s, None)
+
+
+def is_of_all_rows(name: str, model: PreTrainedModel) -> bool:
+    """Whether a prefill multiplies the matrix of that name with the rows of all tokens."""
+    behind_attention = f"layers.{model.config.num_hidden_layers - 1}." in name and ("o_proj" in name or "mlp" in name)
+    return "embed" not in name and "lm_head" not in name and not behind_attention
 
 
 def busy_share(spans: Iterable[tuple[float, float]]) -> float | None:

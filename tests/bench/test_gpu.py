@@ -13,7 +13,7 @@ import torch
 from orcastream.bench.gpu import command
 from orcastream.bench.gpu.attempt import Attempts
 from orcastream.bench.gpu.check import Case, Checked
-from orcastream.bench.gpu.iterations import busy_share
+from orcastream.bench.gpu.iterations import busy_share, is_of_all_rows
 from orcastream.bench.gpu.kernels import decodes, prefills
 from orcastream.bench.gpu.models import random_model
 from orcastream.bench.gpu.report import Report
@@ -128,3 +128,13 @@ def test_both_systems_generate_every_token_of_a_workload() -> None:
     assert run_engine(model, config, requests) > 0
     small = {"page_size": 16, "num_blocks": 16, "max_batch_tokens": 32}
     assert run_transformers(model, requests, small) > 0
+
+
+def test_a_prefill_counts_no_products_behind_its_last_attention() -> None:
+    """They are computed for the one token to be sampled."""
+    model = random_model("qwen3-tiny", torch.device("cpu"))
+    last = f"model.layers.{model.config.num_hidden_layers - 1}."
+    matrices = {name for name, part in model.named_parameters() if part.ndim > 1}
+    left_out = {name for name in matrices if not is_of_all_rows(name, model)}
+    behind = {f"{last}{name}_proj.weight" for name in ("self_attn.o", "mlp.gate", "mlp.up", "mlp.down")}
+    assert left_out - {"lm_head.weight"} == {"model.embed_tokens.weight", *behind}
