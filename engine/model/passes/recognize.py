@@ -49,14 +49,14 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
     )
     for layer in inner.layers:
         _expect_parts(layer)
+    expect(config.hidden_act in _ACTIVATIONS, f"hidden_act={config.hidden_act}")
+    expect(len({layer.self_attn.scaling for layer in inner.layers}) == 1, "layers of several scales")
     layers = tuple(_layer(layer, f"model.layers.{index}.", linears) for index, layer in enumerate(inner.layers))
     attention = inner.layers[0].self_attn
     head_size = attention.head_dim
     num_heads = layers[0].output.k // head_size
     num_kv_heads = (layers[0].projections.n // head_size - num_heads) // 2
     final_norm, epsilon = _norm(inner.norm)
-    expect(config.hidden_act in _ACTIVATIONS, f"hidden_act={config.hidden_act}")
-    expect(len({layer.self_attn.scaling for layer in inner.layers}) == 1, "layers of several scales")
     rotary = _rotary(inner.rotary_emb)
     rotary_size = rotary(torch.zeros(1, dtype=torch.long, device=model.device))[0].shape[-1]
     return DecoderModel(
