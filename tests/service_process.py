@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import ClassVar
 
 from tests.parent import die_with_parent
 from tests.patience import PATIENCE_S
@@ -38,6 +40,8 @@ class ServiceProcess:
     `patch` is called in the process before the command runs.
     """
 
+    context: ClassVar[BaseContext] = FORK_SERVER
+
     def __init__(
         self, command: str, log_path: Path, *, patch: Callable[[], None] | None = None, **settings: object
     ) -> None:
@@ -46,7 +50,8 @@ class ServiceProcess:
         if command == "worker":
             settings = {"kv_cache_memory": _CACHE_BYTES, **settings}
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        self._process = FORK_SERVER.Process(target=_serve, args=([command, *flags], log_path, dict(os.environ), patch))
+        arguments = ([command, *flags], log_path, dict(os.environ), patch)
+        self._process = self.context.Process(target=_serve, args=arguments)  # type: ignore[attr-defined]
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid

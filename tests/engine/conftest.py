@@ -91,7 +91,10 @@ def make_model(device: torch.device) -> Callable[..., PreTrainedModel]:
 
 @pytest.fixture(scope="session")
 def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., OrcaEngine]:
-    """An engine around a tiny model, without a self-check; `num_blocks` sets the size of the pool."""
+    """An engine around a tiny model, without a self-check; `num_blocks` sets the size of the pool.
+
+    A step returns its own iteration's events on each device, unless the test sets `overlap`.
+    """
 
     def make(
         model: PreTrainedModel | str = "llama", *, num_blocks: int = 64, block_size: int = 4, **settings: Any
@@ -99,8 +102,8 @@ def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., Orc
         loaded = make_model(model) if isinstance(model, str) else model
         runner = ModelRunner(loaded, TorchBackend())
         memory = num_blocks * sum(runner.bytes_per_block(layer, block_size) for layer in range(len(runner.shapes)))
-        config = EngineConfig("tiny", block_size=block_size, kv_cache_memory=memory, **settings)
-        return OrcaEngine(config, loaded)
+        settings = {"overlap": "off", **settings}
+        return OrcaEngine(EngineConfig("tiny", block_size=block_size, kv_cache_memory=memory, **settings), loaded)
 
     return make
 

@@ -31,7 +31,7 @@ def reference(model: PreTrainedModel, params: Any) -> tuple[list[int], list[floa
     with quiet():
         model.set_attn_implementation("eager")
     for _ in range(COUNT):
-        logits = model(torch.tensor([[*PROMPT, *outputs]])).logits[0, -1].float()
+        logits = model(torch.tensor([[*PROMPT, *outputs]], device=model.device)).logits[0, -1].float()
         changed = plainly_changed(logits.tolist(), params, [*PROMPT], outputs)
         outputs.append(max(range(VOCAB_SIZE), key=changed.__getitem__))
         logprobs.append(float(logits.log_softmax(-1)[outputs[-1]]))

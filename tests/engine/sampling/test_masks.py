@@ -73,8 +73,9 @@ def test_choices_of_one_row_have_separate_masks(device: torch.device) -> None:
 
 
 def test_an_empty_mask_yields_no_token(device: torch.device) -> None:
+    logits = torch.randn(1, 30, device=device)
     for temperature in (0, 1.0):
-        (found,) = sample(torch.randn(1, 30), [row(0, 0, temperature=temperature)], masks=masks_of([[]], 30, device))
+        (found,) = sample(logits, [row(0, 0, temperature=temperature)], masks=masks_of([[]], 30, device))
         assert found.token is None
 
 
