@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -114,6 +114,19 @@ def _figures(asks: Sequence[Ask], run: dict[str, Any]) -> dict[str, Any]:
         "output_tokens_per_s": sum(given) / run["seconds"],
         "ttft_ms": in_ms(own[0] - ask.arrival_s for own, ask in zip(times, asks, strict=True)),
         "tbt_ms": in_ms(after - before for own in times for before, after in pairwise(own)),
+        "answering": answering(times, run["seconds"]),
+    }
+
+
+def answering(times: Sequence[Sequence[float]], seconds: float) -> dict[str, float]:
+    """Return the mean over the run and the maximum of the number of requests between first and last token.
+
+    A system whose maximum is above the batch size goes beyond it: it begins answers that it then continues in turns.
+    """
+    steps = sorted([(own[0], 1) for own in times] + [(own[-1], -1) for own in times])  # at the same time: ends first
+    return {
+        "mean": sum(own[-1] - own[0] for own in times) / seconds,
+        "max": max(accumulate(step for _, step in steps)),
     }
 
 

@@ -56,6 +56,7 @@ class Report:
             "output_tokens_per_s": [run["output_tokens_per_s"] for run in row.runs],
             "ttft_ms": figures["ttft_ms"],
             "tbt_ms": figures["tbt_ms"],
+            "answering": figures["answering"],
             "spread": extremes(row.runs),
             "ratio": self._ratio(row),
         }
@@ -73,6 +74,7 @@ class Report:
             "lowest … highest",
             "TTFT p50 / p99, ms",
             "TBT p50 / p99, ms",
+            "answering, mean / max",
             f"{OWN} to it",
         ):
             table.add_column(heading, justify="right")
@@ -90,6 +92,7 @@ class Report:
                 f"{_speed(row):,.1f}",
                 f"{min(speeds):,.1f} … {max(speeds):,.1f}",
                 *(_shown(figures[name]) for name in ("ttft_ms", "tbt_ms")),
+                f"{figures['answering']['mean']:.1f} / {figures['answering']['max']:.0f}",
                 "-" if ratio is None else f"{ratio:.2f} x",
             )
         return table

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from orcastream import demo
 from orcastream.bench.main import main
 from orcastream.bench.peers.contest import fresh_rounds
-from orcastream.bench.peers.entrant import Entrant, Place
+from orcastream.bench.peers.entrant import Entrant, Place, answering
 from orcastream.bench.peers.environment import Environment, Pins
 from orcastream.bench.peers.runner_process import RunnerError, RunnerProcess
 from orcastream.bench.peers.runners.protocol import Ask, Load
@@ -122,6 +122,11 @@ os._exit(0)
             assert answer["times_s"] == sorted(answer["times_s"])
 
 
+def test_requests_between_first_and_last_token_are_counted() -> None:
+    times = [[1.0, 2.0, 4.0], [2.0, 3.0], [4.0, 5.0], [3.5]]
+    assert answering(times, seconds=10.0) == {"mean": 0.5, "max": 2}
+
+
 def test_systems_alternate_and_absent_ones_are_named(
     environments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +147,7 @@ def test_systems_alternate_and_absent_ones_are_named(
         assert row["version"]
         assert 0 < row["ttft_ms"]["p50"] <= row["ttft_ms"]["p99"]
         assert row["tbt_ms"]["p50"] > 0
+        assert 0 < row["answering"]["mean"] <= row["answering"]["max"] <= 4
         assert row["ratio"] > 0
     served_by = "no compiled operators" if why_unavailable() else instruction_set()
     assert rows["orcastream", "equal_size", "bfloat16"]["version"].endswith(f", {served_by}")
