@@ -221,6 +221,7 @@ class EngineLoop(threading.Thread):
             if self.alone and self._isolated is self.alone and not self._engine.isolates:
                 self._paused = True  # what it computes alone has ended: until the release
             stepped = self._can_step()
+        before = self._engine.last_iteration
         if stepped:
             self._engine.call_before_forward(self._let_go)
             tokens = self._engine.step()
@@ -232,8 +233,9 @@ class EngineLoop(threading.Thread):
         self._progress_at, self.alone = now, ()
         with self._changed:
             self._unpublished += len(output)
-        if stepped and self._engine.last_iteration is not None:
-            self._tell(self._engine.last_iteration)
+        last = self._engine.last_iteration
+        if last is not None and last is not before:  # a step may end none: with `overlap` the first launches one
+            self._tell(last)
         self._let_go()  # the previous iteration's output, if this one had no forward pass
         self._held = output
         begins_an_answer = _begins_an_answer(tokens)

@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,12 @@ LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
 @pytest.fixture
 def engine() -> OrcaEngine:
     """A fresh engine with the demo model."""
-    return OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    return load()
+
+
+def load(**settings: Any) -> OrcaEngine:
+    """Load an engine with the demo model."""
+    return OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False, **settings))
 
 
 class Run:
@@ -174,6 +180,19 @@ def test_it_hesitates_once_an_iteration_takes_longer_than_a_lease(engine: OrcaEn
         going_on.set()
         loop.stop()
         loop.join(PATIENCE_S)
+
+
+def test_listeners_see_each_iteration_once_if_the_next_one_overlaps() -> None:
+    """The first step of a batch launches an iteration and ends none."""
+    told: list[IterationRecord] = []
+    run = Run(load(overlap="on"), listeners=[told.append])
+    for name in "abc":
+        run.loop.submit([Request(name, PROMPT, SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))])
+        run.events(2)
+        wait_until(lambda: not run.loop.busy)
+    run.loop.stop()
+    run.loop.join(PATIENCE_S)
+    assert [record.request_ids for record in told] == [[name] for name in "aabbcc"]
 
 
 def test_listeners_see_each_iteration_and_cannot_stop_the_engine(engine: OrcaEngine) -> None:
