@@ -133,6 +133,13 @@ class OrcaEngine:
         return len(self._requests) > 0 or self._pending is not None
 
     @property
+    def in_flight(self) -> bool:
+        """Whether an iteration is launched whose events are still to be returned: only with `overlap`. Any thread may
+        read this; during a step it may be False.
+        """
+        return self._pending is not None
+
+    @property
     def num_running(self) -> int:
         """Requests in the batch."""
         return len(self._requests.running)
@@ -213,6 +220,12 @@ class OrcaEngine:
             behind = self._launcher.launch(ahead)
         self._pending = behind
         return events
+
+    def finish_launched(self) -> list[TokenEvent]:
+        """Wait for the iteration in flight and return its events; begin no other."""
+        pending, self._pending = self._pending, None
+        self.prompt_events = []
+        return [] if pending is None else self._collect(pending)
 
     def _collect(self, pending: Pending) -> list[TokenEvent]:
         """Wait for a launched iteration, account for it, and return its events."""

@@ -98,9 +98,12 @@ class EngineLoop(threading.Thread):
             self._changed.notify()
 
     def pause(self) -> None:
-        """Begin no iteration until `submit` with `alone`, `resume` or `release`; once not `busy`, the last ended."""
+        """Begin no iteration until `submit` with `alone`, `resume` or `release`; once not `busy`, the last ended, also
+        one that the device computed ahead.
+        """
         with self._changed:
             self._paused = True
+            self._changed.notify()
 
     def resume(self) -> None:
         """Continue after `pause`."""
@@ -159,7 +162,7 @@ class EngineLoop(threading.Thread):
     @property
     def busy(self) -> bool:
         """Whether an iteration is under way or about to be. Any thread may ask."""
-        return self._busy or bool(self._submitted)
+        return self._busy or bool(self._submitted) or (self._paused and self._engine.in_flight)
 
     @property
     def hesitates(self) -> bool:
@@ -197,7 +200,9 @@ class EngineLoop(threading.Thread):
         return self._can_step()
 
     def _can_step(self) -> bool:
-        return self._engine.has_work and not self._paused and self._unpublished < self._max_unpublished
+        if self._paused:
+            return self._engine.in_flight  # the last iteration ends whatever is unpublished
+        return self._engine.has_work and self._unpublished < self._max_unpublished
 
     def _iterate(self) -> None:
         with self._changed:
@@ -220,11 +225,11 @@ class EngineLoop(threading.Thread):
         with self._changed:
             if self.alone and self._isolated is self.alone and not self._engine.isolates:
                 self._paused = True  # what it computes alone has ended: until the release
-            stepped = self._can_step()
+            stepped, paused = self._can_step(), self._paused
         before = self._engine.last_iteration
         if stepped:
             self._engine.call_before_forward(self._let_go)
-            tokens = self._engine.step()
+            tokens = self._engine.finish_launched() if paused else self._engine.step()
             output.extend(self._engine.prompt_events)
             output.extend(tokens)
             self.iterations += 1

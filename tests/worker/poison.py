@@ -4,12 +4,14 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import torch
 
+from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.batch.executor import Executor
 from tests.chaos.patches import pace
 
@@ -35,6 +37,35 @@ def kills() -> None:
 
 def kills_once_counted() -> None:
     """Iterations with a request `poison...` take a while; once an attempt is counted, they kill the process."""
+    counted = _counting()
+
+    def act() -> None:
+        time.sleep(0.2)
+        if counted.is_set():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _meets("poison", act)
+
+
+def kills_in_flight_once_counted() -> None:
+    """As `kills_once_counted` on a device that computes ahead: the process is killed when the tokens are read."""
+    counted, assemble, draw = _counting(), OrcaEngine.__init__, Executor.draw
+
+    def overlapping(self: OrcaEngine, config: EngineConfig, model: Any) -> None:
+        assemble(self, replace(config, overlap="on"), model)
+
+    def guarded(self: Executor, pending: Any) -> Any:
+        if counted.is_set() and any(request.id.startswith("poison") for request in pending.plan.requests):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return draw(self, pending)
+
+    OrcaEngine.__init__ = overlapping  # type: ignore[method-assign]  # this process is a test's alone
+    Executor.draw = guarded  # type: ignore[method-assign]
+    _meets("poison", lambda: time.sleep(0.2))
+
+
+def _counting() -> Event:
+    """Return an event that is set once an attempt is counted."""
     from orcastream.broker.lease import Leases
 
     count_attempt, counted = Leases.count_attempt, Event()
@@ -43,13 +74,8 @@ def kills_once_counted() -> None:
         count_attempt(self, ref)
         counted.set()
 
-    def act() -> None:
-        time.sleep(0.2)
-        if counted.is_set():
-            os.kill(os.getpid(), signal.SIGKILL)
-
     Leases.count_attempt = guarded  # type: ignore[method-assign]  # this process is a test's alone
-    _meets("poison", act)
+    return counted
 
 
 def kills_before_writing() -> None:

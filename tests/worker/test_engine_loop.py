@@ -96,6 +96,32 @@ def test_a_paused_engine_begins_no_iteration(run: Run, ends: str) -> None:
     assert seen == ({"b"} if ends == "alone" else {"a", "b"})
 
 
+@pytest.mark.parametrize("bound", [10, 1000])
+def test_a_pause_lasts_until_the_iteration_in_flight_has_ended(bound: int) -> None:
+    """Otherwise a fault in it would be blamed on the request that runs alone next. With the smaller bound the engine
+    already waits for the publisher."""
+    told: list[IterationRecord] = []
+    engine = load(overlap="on")
+    run = Run(engine, bound, [told.append])
+    run.loop.submit([Request("a", PROMPT, LONG)])
+    run.loop.published(len(run.events(2)) - 2)
+    if bound == 10:
+        wait_until(lambda: not run.loop.busy)
+        assert engine.in_flight
+    run.loop.pause()
+    wait_until(lambda: not run.loop.busy)
+    assert not engine.in_flight
+    before = len(told)
+    run.loop.submit([Request("b", PROMPT, SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True))], alone=True)
+    run.loop.published(before)
+    wait_until(lambda: len(told) == before + 3)
+    assert {name for record in told[before:] for name in record.request_ids} == {"b"}
+    wait_until(lambda: not run.loop.busy)
+    assert not engine.in_flight
+    run.loop.stop()
+    run.loop.join(PATIENCE_S)
+
+
 @pytest.mark.parametrize("cancels", [False, True])
 def test_the_others_wait_for_the_release_after_an_isolated_request_has_ended(run: Run, cancels: bool) -> None:
     """It may end before any of its output is written."""

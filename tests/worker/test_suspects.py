@@ -126,13 +126,14 @@ def deliveries(producer: Producer) -> dict[bytes, int]:
     return {ids[one["message_id"]]: one["times_delivered"] for one in pending}
 
 
+@pytest.mark.parametrize("patch", [poison.kills_once_counted, poison.kills_in_flight_once_counted])
 def test_a_death_in_an_iteration_that_began_before_is_not_the_suspects(
-    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], patch: Callable[[], None]
 ) -> None:
-    """The other request is being computed when the suspect could begin."""
+    """The other request is being computed when the suspect could begin; or has been launched, with `overlap`."""
     died_twice(producer, count_prompt, max_tokens=900, ignore_eos=True)
     producer.post(count_prompt, request_id="poison", max_tokens=900, ignore_eos=True)
-    worker = start_worker(max_deliveries=2, patch=poison.kills_once_counted)
+    worker = start_worker(max_deliveries=2, patch=patch)
     assert worker.wait() == -signal.SIGKILL
     assert deliveries(producer) == {b"good": 1, b"poison": 1}
 
