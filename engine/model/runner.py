@@ -72,6 +72,7 @@ class ModelRunner:
         """The adapters that requests may use, if enabled."""
         self.before_forward: Callable[[], None] = _nothing
         """Called when the host has prepared a forward pass and is about to release the interpreter to other threads."""
+        _skip_padding_checks(model)
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.probe()
         self._decoder = CompiledDecoder.of(model, backend) or TritonDecoder.of(model, backend, max_model_len)
@@ -175,6 +176,18 @@ class ModelRunner:
                 f"{len(self.shapes)} of {expected} layers call the attention interface ({IMPLEMENTATION}); the others "
                 "do not use it (alibi in the scores, linear attention, state space, own attention module)"
             )
+
+
+def _skip_padding_checks(model: PreTrainedModel) -> None:
+    """Let the model not look for padding, which a flat batch never has: the host would wait for the device, and no
+    graph could be captured."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.warn_if_padding_and_no_attention_mask = _ignore
+
+
+def _ignore(*_: Any) -> None:
+    """Ignore the arguments."""
 
 
 def _nothing() -> None:
