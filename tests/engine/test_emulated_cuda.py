@@ -107,6 +107,13 @@ def test_a_copy_reads_and_writes_page_locked_memory_late(cuda: EmulatedCuda) -> 
     assert target.tolist() == [2, 2, 2]
 
 
+def test_page_locked_memory_is_known_until_it_is_freed(cuda: EmulatedCuda) -> None:
+    some, none = torch.empty(3, pin_memory=True), torch.empty(0, pin_memory=True)
+    assert some.is_pinned()
+    del some, none
+    assert not cuda.pinned
+
+
 def test_work_does_not_wait_for_another_stream(cuda: EmulatedCuda) -> None:
     stream = torch.cuda.Stream()
     one = torch.ones(2, device="cuda")
@@ -125,6 +132,8 @@ def test_the_device_refuses_what_a_gpu_refuses(cuda: EmulatedCuda) -> None:
         there.index_select(0, torch.zeros(1, dtype=torch.int64))
     with pytest.raises(TypeError, match="numpy"):
         there.numpy()
+    with pytest.raises(RuntimeError, match="Expected mat_a to be"):
+        torch._grouped_mm(there.double().view(1, 2), there.double().view(1, 2, 1), torch.ones(1, device="cuda").int())
     graph = torch.cuda.CUDAGraph()
     with (
         pytest.raises(torch.AcceleratorError),

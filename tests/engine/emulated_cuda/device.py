@@ -122,7 +122,8 @@ class EmulatedCuda:
         address = 0
         flat = unwritten(int(np.prod(shape)) * dtype.itemsize, dtype, lambda: self.pinned.discard(address))
         address = flat.untyped_storage().data_ptr()
-        self.pinned.add(address)
+        if address:  # all empty tensors have the address 0
+            self.pinned.add(address)
         return flat.view(tuple(shape))
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:

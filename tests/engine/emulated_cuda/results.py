@@ -54,6 +54,8 @@ def _shapes(func: Any, args: Any, kwargs: Any) -> Any:
         return torch.empty(*query.shape[:-1], value.shape[-1], dtype=query.dtype, device="meta")
     if func is aten._grouped_mm.default:
         left, right = args[:2]
+        if left.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise RuntimeError(f"Expected mat_a to be Float32, BFloat16 or Float16 matrix, got {left.dtype}")
         if left.dtype is not torch.bfloat16:
             current().waits("_grouped_mm: one kernel only for bfloat16")
         return torch.empty(left.shape[0], right.shape[-1], dtype=left.dtype, device="meta")
