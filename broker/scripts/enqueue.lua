@@ -11,6 +11,26 @@
 -- Returns {class, entry id and optionally outcome and tenant, duplicate 0|1, depth}
 --      or {'', reason, found, allowed, after how many ms to try again}; then nothing was written
 local asked = cjson.decode(ARGV[1])
+-- Any program may call this script. What the books could not take off again, and what would be an error after the
+-- first write, is refused before it.
+local function number(value) return type(value) == 'number' and value >= 0 and value < 2 ^ 53 end
+local function name(value) return type(value) == 'string' and string.match(value, '^[%w_./-]+$') end
+local function text(value) return type(value) == 'string' end
+local function boolean(value) return type(value) == 'boolean' end
+local required = {class = name, tenant = name, deadline = number, tokens = number, length = number, seen_until = number}
+local optional = {
+  id = name, replaces = text, record = boolean,
+  max_requests = number, max_tokens = number, max_wait_ms = number, max_wait_share = number,
+  requests_per_minute = number, max_concurrency = number, tenant_requests = number, tenant_tokens = number,
+}
+for key, value in pairs(asked) do
+  local valid = required[key] or optional[key]
+  if not valid then return redis.error_reply('ERR ' .. key .. ': no such field exists') end
+  if not valid(value) then return redis.error_reply('ERR ' .. key .. ': not a value of this field') end
+end
+for key in pairs(required) do
+  if asked[key] == nil then return redis.error_reply('ERR ' .. key .. ': the field is required') end
+end
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 local MINUTE_MS = 60000
