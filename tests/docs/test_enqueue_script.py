@@ -68,3 +68,6 @@ def test_the_shown_call_enqueues_once_and_is_refused_at_a_bound(redis_server: Re
     assert run(CALL[1]) == [entry, "1", "1"]
     full = CALL[1].replace("my-request-1", "my-request-2").replace('"max_requests":1000', '"max_requests":1')
     assert run(full) == ["", "requests", "1", "1", "1000"]
+    with redis_server.client() as client:
+        client.delete("orca:{orca-demo}:requests:normal")
+    assert run(CALL[1]) == [entry, "1", "0"], "as the page says, it does not replace an entry that was lost"
