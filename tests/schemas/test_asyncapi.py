@@ -114,7 +114,12 @@ def check_payload(doc: Doc) -> None:
     assert {key: value for key, value in stated.items() if key != "description"} == model_payload_schema()
     request = doc["components"]["messages"]["request"]
     assert request["x-max-payload-bytes"] == limits.MAX_PAYLOAD_BYTES
-    assert any(f"{limits.MAX_DEADLINE_AHEAD_MS} ms" in rule for rule in request["x-rules"])
+    for words in (
+        f"{limits.MAX_DEADLINE_AHEAD_MS} ms",
+        f"{limits.PAYLOAD_BYTES_BESIDE} bytes plus {limits.PAYLOAD_BYTES_PER_TOKEN} ",
+        f"{limits.MAX_PAYLOAD_PARTS} maps and arrays",
+    ):
+        assert any(words in rule for rule in request["x-rules"])
 
 
 def check_headers(doc: Doc) -> None:
@@ -626,6 +631,8 @@ def test_no_mutation_of_the_document_survives() -> None:
         (limits, "MAX_TOKEN_ID", 7),
         (limits, "MAX_TRACE_HEADER_LENGTH", 7),
         (limits, "MAX_DEADLINE_AHEAD_MS", 7),
+        (limits, "PAYLOAD_BYTES_BESIDE", 7),
+        (limits, "MAX_PAYLOAD_PARTS", 7),
         (limits, "PROTOCOL_VERSION", 2),
     ],
 )
