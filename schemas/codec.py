@@ -65,7 +65,8 @@ def decode(payload: bytes, *, unique_keys: bool = False, max_parts: int | None =
     except InvalidRequest:
         raise
     except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
-        allowed = f"one msgpack map or JSON object, whose first byte is {{ ({error})"
+        reason = str(error) or type(error).__name__  # some of msgpack's errors have only their name
+        allowed = f"one msgpack map or JSON object, whose first byte is {{ ({reason})"
         raise InvalidRequest("payload", payload[:32], allowed) from None
     if not isinstance(body, dict) or not set(map(type, body)) <= {str}:
         raise InvalidRequest("payload", body, "one msgpack map or JSON object with string keys")

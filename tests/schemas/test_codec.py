@@ -129,6 +129,12 @@ def test_refused(payload: bytes) -> None:
             decode(payload, unique_keys=unique_keys)
 
 
+@pytest.mark.parametrize(("payload", "reason"), [(b"\x91" * 100_000 + b"\x90", "StackError"), (b"\xc1", "FormatError")])
+def test_an_error_of_msgpack_without_words_is_told_by_its_name(payload: bytes, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"\({reason}\)$"):
+        decode(payload)
+
+
 @pytest.mark.parametrize("before", [b" ", b"\n", b"\xef\xbb\xbf"])
 def test_json_after_another_byte_is_told_its_first_byte(before: bytes) -> None:
     with pytest.raises(InvalidRequest, match=r"JSON object, whose first byte is {"):
