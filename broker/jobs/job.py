@@ -36,6 +36,10 @@ class JobLost(BrokerError):
         super().__init__(f"the job {job_id!r} is missing or incomplete in Redis")
 
 
+class JobIncomplete(JobLost):
+    """The job is there, but lines without a result, or results, are gone from Redis: it cannot be completed."""
+
+
 class OtherJob(BrokerError):
     """A job with this id exists, and was ordered for something else."""
 
@@ -122,6 +126,20 @@ class Job:
         if not flat:
             raise JobLost(self.id)
         return _progress(fields_of(flat))
+
+    async def check_lines(self) -> None:
+        """Raise JobIncomplete if no line is left, although some have no result."""
+        # In this order: of lines that are gone, all results are then counted.
+        asked = [("XLEN", self._keys.job_lines(self.id)), ("HGETALL", self._keys.job(self.id))]
+
+        async def look(link: Connection) -> tuple[int, list[bytes]]:
+            replies = await link.call_many(asked)
+            require(replies)
+            return replies[0], replies[1]
+
+        num_lines, flat = await self._patiently(look)
+        if flat and not num_lines and _progress(fields_of(flat)).left:
+            raise JobIncomplete(self.id)
 
     async def last_line(self) -> int:
         """Return the number of the last line added; 0: none. For a job that is not sealed."""

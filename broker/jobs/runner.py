@@ -56,7 +56,8 @@ class JobRunner:
         self._on_result = on_result
 
     async def run(self) -> None:
-        """Return once every line has its result; run under the lease. Raises JobLost, and what `Job` and answers raise.
+        """Return once every line has its result; run under the lease. Raises JobLost, JobIncomplete if lines are gone
+        that have no result, and what `Job` and answers raise.
 
         If Redis restarts without its newest writes, some lines lack their results again, so this repeats until no line
         does.
@@ -85,6 +86,7 @@ class JobRunner:
             if (await self._job.progress()).total is None:
                 raise JobLost(self._job.id)
             if not await self._deal_with_all(deal_with):
+                await self._job.check_lines()
                 return
 
     async def _deal_with_all(self, deal_with: Callable[[JobLine], Awaitable[LineResult]]) -> int:

@@ -4,13 +4,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from orcastream.broker.connection import Connection
-from orcastream.broker.jobs.job import Job, JobLost, OtherJob
+from orcastream.broker.jobs.job import Job, JobIncomplete, JobLost, OtherJob
 from orcastream.broker.jobs.order import JobOrder
 from orcastream.broker.jobs.runner import JobRunner
 from orcastream.broker.jobs.runner_lease import RunnerLease
@@ -66,13 +67,19 @@ async def _submit(
                 await file.hand_over(job, order, total)
             shown = bar.add_task(job.id, total=total, completed=len(results.numbers))
             collector = _collector(job, results, settings, bar, shown)
-            await _run(settings, job, order, redis, tokenizer, collector)
+            with suppress(JobIncomplete):  # its results are collected all the same
+                await _run(settings, job, order, redis, tokenizer, collector)
             if len(results.numbers) != total:
                 await collector.collect_anew()
             if len(results.numbers) != total:
-                raise JobLost(job.id)
+                if not await job.lines_after(0, 1):
+                    await job.delete()  # nothing is left to continue
+                raise JobIncomplete(job.id)
         progress = await job.progress()
-    except (JobLost, OtherJob, Unavailable) as error:
+    except JobLost as error:
+        kept = "results already in the output are kept, and the same command answers the other lines"
+        raise NotDone(f"{error}; {kept}") from None
+    except (OtherJob, Unavailable) as error:
         raise NotDone(f"{error}; results already in the output are kept") from None
     finally:
         await redis.close()

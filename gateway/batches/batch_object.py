@@ -20,7 +20,7 @@ class Mark(StrEnum):
     EXPIRED = "expired_ms"
     CANCELLED = "cancelled_ms"
     ERRORS = "errors"
-    """Errors in its input, as JSON."""
+    """Errors in its input, or of the batch as a whole, as JSON."""
     OVERDUE = "overdue_ms"
     """When the completion window ended before every line was answered."""
     OUTPUT = "output_file"

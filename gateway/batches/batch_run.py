@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from orcastream.broker.files.file_store import FileLost, FileStore, UnreadableFile
 from orcastream.broker.files.stored_file import Outcome, StoredFile
-from orcastream.broker.jobs.job import Job, JobLine
+from orcastream.broker.jobs.job import Job, JobIncomplete, JobLine
 from orcastream.broker.jobs.order import JobOrder, JobProgress
 from orcastream.broker.jobs.runner import JobRunner, LineResult
 from orcastream.broker.jobs.runner_lease import RunnerLease
 from orcastream.gateway.batches.batch_metrics import BatchMetrics
 from orcastream.gateway.batches.batch_object import Mark, has_ended
 from orcastream.gateway.batches.batch_request import BatchTerms
-from orcastream.gateway.batches.input_check import InputCheck
+from orcastream.gateway.batches.input_check import InputCheck, batch_error
 from orcastream.gateway.batches.input_lines import LineTooLong, input_lines
 from orcastream.gateway.batches.line_answers import LineAnswers
 from orcastream.gateway.batches.timed_id import timed_id, unique_part
@@ -59,8 +59,15 @@ class BatchRun:
             await self._mark(Mark.IN_PROGRESS)
             answers = LineAnswers(self._gateway, self._job, self._order, self._terms)
             window = self._gateway.settings.batch_window
-            await JobRunner(self._job, answers, lease, window=window, on_result=self._count).run()
+            try:
+                await JobRunner(self._job, answers, lease, window=window, on_result=self._count).run()
+            except JobIncomplete:
+                await self._fail("lines_lost", "Redis has lost lines of this batch: they have no result.")
         await self._end()
+
+    async def _fail(self, code: str, message: str) -> None:
+        """Record an error that concerns no single line: the batch will end as failed, with the results that it has."""
+        await self._job.mark(Mark.ERRORS, json.dumps([batch_error(code, message)]))
 
     async def _take_lines(self) -> bool:
         """Copy the lines of the input file into the job; if the input is invalid, record the errors, return False."""
@@ -120,7 +127,9 @@ class BatchRun:
                 file = self._output(progress, outcome, name)
                 await self._files.keep(self._order.tenant, file)
                 await self._job.mark(mark, file.id)
-        if progress.cancelling:
+        if Mark.ERRORS in progress.marks:
+            await self._end_as(Mark.FAILED, progress)
+        elif progress.cancelling:
             await self._end_as(Mark.CANCELLED, progress)
         else:
             await self._end_as(Mark.EXPIRED if Mark.OVERDUE in progress.marks else Mark.COMPLETED, progress)

@@ -11,6 +11,11 @@ from orcastream.schemas.errors import InvalidRequest
 _MAX_ERRORS: Final = 20
 
 
+def batch_error(code: str, message: str, *, line: int | None = None, param: str | None = None) -> dict[str, Any]:
+    """Return one of a batch's `errors`, as OpenAI writes them."""
+    return {"code": code, "line": line, "message": message, "param": param}
+
+
 class InputCheck:
     """Takes the lines in order; may run in a thread."""
 
@@ -46,7 +51,7 @@ class InputCheck:
 
     def complain(self, code: str, message: str, *, line: int | None = None, param: str | None = None) -> None:
         """Record an error."""
-        self.errors.append({"code": code, "line": line, "message": message, "param": param})
+        self.errors.append(batch_error(code, message, line=line, param=param))
 
     def _check(self, line: InputLine) -> None:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orcastream.broker.jobs.job import Job, JobLine, JobLost
+from orcastream.broker.jobs.job import Job, JobIncomplete, JobLine, JobLost
 from orcastream.broker.jobs.runner import JobRunner, LineResult
 from orcastream.broker.jobs.runner_lease import RunnerLease
 from orcastream.broker.link import Link
@@ -128,6 +128,17 @@ async def test_an_incomplete_job_is_not_run(redis_server: RedisServer, make_job:
     await job.create(ORDER)
     with pytest.raises(JobLost):
         await runner_of(job, Answers(), window=1).run()
+
+
+async def test_lost_lines_are_no_end(redis_server: RedisServer, make_job: MakeJob, link: Link, keys: Keys) -> None:
+    job, answers = await sealed(make_job(redis_server.url), 20), Answers(open_at_once=False)
+    running = asyncio.create_task(runner_of(job, answers, window=3).run())
+    await answers.until_waiting(3)
+    await link.call("DEL", keys.job_lines("job"))
+    answers.gate.set()
+    with pytest.raises(JobIncomplete):
+        await running
+    assert not (await job.progress()).ended
 
 
 async def test_an_exception_from_an_answer_ends_only_the_run(redis_server: RedisServer, make_job: MakeJob) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orcastream.broker.jobs.job import Job
 from orcastream.broker.jobs.order import JobOrder
 from orcastream.cli.jobs.input_file import InputFile
 from orcastream.cli.main import main
@@ -110,6 +111,34 @@ def test_repeating_the_command_requests_nothing_again(shell: Shell, server: Redi
     output.unlink()
     shell.run("submit", str(path), "--output", str(output))
     assert output.read_bytes() == first
+
+
+@pytest.mark.parametrize("lost", ["lines", "results"])
+def test_the_command_answers_again_what_a_job_lost(
+    shell: Shell, server: RedisServer, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Other runs of the same command then end, too: each line has its result once."""
+    path, output = shell.write("in.jsonl", *map(chat, SUMS)), shell.directory / "out.jsonl"
+    hand_over = InputFile.hand_over
+
+    async def hand_over_for_nothing(self: InputFile, job: Job, order: JobOrder, total: int) -> None:
+        await hand_over(self, job, order, total)
+        with server.client() as client:
+            if lost == "lines":
+                client.xtrim(Keys(MODEL).job_lines(job.id), maxlen=1, approximate=False)
+            else:
+                await job.record(1, b"a result", failed=False)
+                client.delete(Keys(MODEL).job_results(job.id))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InputFile, "hand_over", hand_over_for_nothing)
+        _, err = shell.run("submit", str(path), "--output", str(output), code=1)
+    assert "is missing or incomplete in Redis; results already in the output are kept" in err
+    assert "the same command answers the other lines" in err
+    assert 0 < len(read(output)) < len(SUMS)
+    shell.run("submit", str(path), "--output", str(output))
+    answers = sorted(one["response"]["body"]["choices"][0]["message"]["content"] for one in read(output))
+    assert answers == sorted(SUMS.values())
 
 
 def test_results_of_another_process(shell: Shell) -> None:

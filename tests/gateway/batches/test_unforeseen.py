@@ -111,6 +111,24 @@ async def test_batches_with_lines_of_the_wrong_type_hold_no_slot(
     assert (await ended(client, await begin(client, line("a")))).status == "completed"
 
 
+async def test_a_batch_whose_lines_are_lost_has_failed(stage: Stage, redis_server: RedisServer) -> None:
+    client = (await stage.gateway(batch_window=1, require_worker=False)).openai()
+    begun = await begin(client, *(line(str(number)) for number in range(5)))
+
+    async def has_begun() -> bool:
+        return (await client.batches.retrieve(begun.id)).status == "in_progress"
+
+    await eventually(has_begun)
+    with redis_server.client() as redis:
+        redis.xtrim(stage.keys.job_lines(begun.id), maxlen=1, approximate=False)
+    await stage.worker()
+    batch = await ended(client, begun)
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert [error.code for error in batch.errors.data or []] == ["lines_lost"]
+    assert set(await results(client, batch.output_file_id)) == {"4"}
+
+
 async def test_a_batch_that_cannot_start_delays_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     find, broken = Batches.find, list[str]()
 
