@@ -30,6 +30,11 @@ class BatchIndex:
         call = OPEN_BATCH.call([self._keys.open_batches], [batch_id, tenant, max_open])
         return bool(await self._patiently(lambda link: link.run(call.script, call.keys, call.args)))
 
+    async def reopen(self, batch_id: str, tenant: str) -> bool:
+        """Mark an accepted batch to be run, whatever its tenant's limit; False if it is marked."""
+        key = self._keys.open_batches
+        return bool(await self._patiently(lambda link: link.call("HSETNX", key, batch_id, tenant)))
+
     async def list_open(self) -> dict[str, str]:
         """Return the unfinished batches of all tenants: id → tenant."""
         flat = await self._patiently(lambda link: link.call("HGETALL", self._keys.open_batches))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from redis.exceptions import ResponseError
@@ -37,13 +38,14 @@ _AT_ONCE: Final = 4
 
 
 class Batch:
-    """One batch as read from Redis."""
+    """One batch as read from Redis; `runs`: a gateway runs it."""
 
-    def __init__(self, job: Job, order: JobOrder, terms: BatchTerms, progress: JobProgress) -> None:
+    def __init__(self, job: Job, order: JobOrder, terms: BatchTerms, progress: JobProgress, *, runs: bool) -> None:
         self.job = job
         self.order = order
         self.terms = terms
         self.progress = progress
+        self.runs = runs
 
 
 class Batches:
@@ -99,7 +101,7 @@ class Batches:
         await self._index.add(job.id, order)
         self._new.set()
         log_event("batch taken", batch=job.id, tenant=order.tenant)
-        return Batch(job, order, terms, await job.progress())
+        return Batch(job, order, terms, await job.progress(), runs=False)
 
     async def find(self, batch_id: str, tenant: str) -> Batch | None:
         """Return the tenant's batch; None if it has none with that id.
@@ -134,7 +136,20 @@ class Batches:
             check_marks(seen.progress)
         except ValueError as error:
             return UnreadableBatch(batch_id, error)
-        return Batch(self._job(batch_id), seen.order, terms, seen.progress)
+        return Batch(self._job(batch_id), seen.order, terms, seen.progress, runs=seen.runs)
+
+    async def keep_open(self, batch: Batch) -> None:
+        """Have a batch run that has not ended and that no gateway runs, in case Redis has lost that it is open.
+
+        In a Cluster, a node that lost its newest writes may have done so alone. While Redis takes no writes, the next
+        call does it.
+        """
+        if batch.runs or has_ended(batch.progress):
+            return
+        with suppress(BrokerError, ResponseError):
+            if await self._index.reopen(batch.job.id, batch.order.tenant):
+                log_event("batch opened again", level=logging.WARNING, batch=batch.job.id)
+                self._new.set()
 
     async def is_listed(self, batch_id: str, tenant: str) -> bool:
         """Whether a batch is among the tenant's, readable or not."""

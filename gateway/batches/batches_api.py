@@ -104,6 +104,7 @@ async def _found(batches: Batches, request: Request) -> Batch:
         batch = None
     if batch is None:
         raise batch_not_found(batch_id)
+    await batches.keep_open(batch)
     return batch
 
 

@@ -129,6 +129,17 @@ async def test_a_batch_whose_lines_are_lost_has_failed(stage: Stage, redis_serve
     assert set(await results(client, batch.output_file_id)) == {"4"}
 
 
+async def test_a_batch_that_is_no_longer_among_the_open_ones_runs_once_its_client_asks(
+    stage: Stage, redis_server: RedisServer
+) -> None:
+    async with stage._serve(stage.settings(require_worker=False)) as first:
+        begun = await begin(first.openai(), line("a"))
+    with redis_server.client() as redis:
+        assert redis.delete(stage.keys.open_batches) == 1
+    await stage.worker()
+    assert (await ended((await stage.gateway()).openai(), begun)).status == "completed"
+
+
 async def test_a_batch_that_cannot_start_delays_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     find, broken = Batches.find, list[str]()
 
