@@ -34,7 +34,9 @@ KEYS = Keys("demo")
 
 
 async def _fill(server: RedisServer) -> None:
-    """Set up a running and a waiting request of class high, and one of class low; one worker lives, one is gone."""
+    """Set up a running and a waiting request of class high, and one of class low; one worker lives, one is gone with
+    its request, and one has drained.
+    """
     link = await Link.open(server.url)
     await RequestQueue(link, KEYS).ensure_groups()
     for request_id, priority_class in (("a", "high"), ("b", "high"), ("c", "low")):
@@ -43,6 +45,9 @@ async def _fill(server: RedisServer) -> None:
     await gone.take()
     info = {"state": "draining", "running": 3, "capacity": 8, "blocks_used": 10, "blocks_total": 40, "preemptions": 2}
     await Presence(link, KEYS, "there").beat({**info, "clock_s": "1.5", "iterations": "soon"}, ttl_ms=60_000)
+    drained = Presence(link, KEYS, "drained")
+    await drained.beat({"state": "draining"}, ttl_ms=60_000)
+    await drained.leave()
     await link.call("XADD", KEYS.dead, "*", "entry", "high 1-1")
     await gone.close()
     await link.close()
