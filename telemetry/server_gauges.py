@@ -27,11 +27,13 @@ _OBSERVED = (
 
 @dataclass(slots=True)
 class _Total:
-    """A counter of the server, continued across servers: what another one had counted before is no news."""
+    """A counter of the server, from 0 and across servers: what one had counted before the first look at it is no news.
+    Where a gateway that starts again is the same series as before, Prometheus would take it for an increase.
+    """
 
-    sum: float
     told: float
     run_id: str | None
+    sum: float = 0
 
     def add(self, told: float, run_id: str | None) -> None:
         if run_id != self.run_id:
@@ -61,7 +63,7 @@ class ServerGauges:
         }
 
     def _counted(self, metric: Metric, told: float, run_id: str | None) -> float:
-        total = self._totals.setdefault(metric.name, _Total(told, told, run_id))
+        total = self._totals.setdefault(metric.name, _Total(told, run_id))
         total.add(told, run_id)
         return total.sum
 

@@ -1,6 +1,7 @@
 """What a gateway reports of the Redis server's own counters is what happened while it looked."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -16,8 +17,10 @@ from tests.redis_server import RedisServer
 class Seen:
     """The metrics of a gateway, and the servers that it looks at."""
 
-    def __init__(self, reader: InMemoryMetricReader) -> None:
-        self._reader = reader
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._reader = InMemoryMetricReader()
+        provider = MeterProvider([self._reader], shutdown_on_exit=False)
+        monkeypatch.setattr("orcastream.telemetry.instruments.get_meter", provider.get_meter)
         self._metrics = GatewayMetrics(["m"])
 
     async def look_at(self, server: RedisServer) -> dict[str, float]:
@@ -40,11 +43,14 @@ class Seen:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    monkeypatch.setattr("orcastream.telemetry.instruments.get_meter", provider.get_meter)
-    return Seen(reader)
+def start(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Seen]:
+    """Return what starts a gateway, as a process of its own would."""
+    return partial(Seen, monkeypatch)
+
+
+@pytest.fixture
+def seen(start: Callable[[], Seen]) -> Seen:
+    return start()
 
 
 def slow_commands(server: RedisServer, number: int) -> None:
@@ -68,9 +74,21 @@ async def test_a_failover_reports_nothing_that_the_new_master_counted_before(
     assert 19 <= (await seen.look_at(first))[REDIS_SLOW.name] <= 21
 
 
+async def test_a_gateway_that_starts_again_begins_with_0(
+    own_redis: Callable[..., RedisServer], start: Callable[[], Seen]
+) -> None:
+    """Behind the same target its series continue: a total above the one before would be an increase."""
+    first, second = own_redis(), own_redis()
+    slow_commands(second, 500)
+    before, again = start(), start()
+    assert [(await before.look_at(server))[REDIS_SLOW.name] for server in (first, second)] == [0, 0]
+    assert (await again.look_at(second))[REDIS_SLOW.name] == 0
+
+
 async def test_clearing_the_slow_log_makes_no_command_slow(own_redis: Callable[..., RedisServer], seen: Seen) -> None:
     """The server goes on numbering the entries."""
     server = own_redis()
+    await seen.look_at(server)
     slow_commands(server, 500)
     before = (await seen.look_at(server))[REDIS_SLOW.name]
     assert before >= 499
@@ -92,6 +110,7 @@ async def test_counters_that_were_reset_count_on(own_redis: Callable[..., RedisS
             evicted: int = client.info("stats")["evicted_keys"]
             return evicted
 
+    await seen.look_at(server)
     first = evict(200)
     assert (await seen.look_at(server))[REDIS_EVICTED.name] == first > 10
     with server.client() as client:
