@@ -1,9 +1,9 @@
 """`orcastream bench`: its sub-commands, each loaded on demand."""
 
-import signal
 from collections.abc import Sequence
 
 from orcastream.cli.command import Command, overview, run_command
+from orcastream.cli.interruption import interrupt_on_stop
 
 PROGRAM = "orcastream bench"
 COMMANDS = {
@@ -71,9 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     if name in ("-h", "--help", "help"):
         print(_overview())
         return 0
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+    interrupt_on_stop()
     return run_command(PROGRAM, COMMANDS, name, rest)
 
 

@@ -20,6 +20,7 @@ from orcastream.broker.redis_link import RedisLink
 from orcastream.cli.console.output import show_one
 from orcastream.cli.console.run import FLAGS, NotDone, run_with_redis
 from orcastream.cli.errors import UserError
+from orcastream.cli.interruption import interrupt_on_stop
 from orcastream.cli.jobs.answers import Answers
 from orcastream.cli.jobs.collector import Collector
 from orcastream.cli.jobs.context import CONTRACT, Context
@@ -39,11 +40,12 @@ _LOOK_S = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return exit code 1 if lines have failed or the job cannot be done, 130 after Ctrl-C."""
+    """Return exit code 1 if lines have failed or the job cannot be done, 130 after Ctrl-C or SIGTERM."""
     settings = with_model(with_redis(load_settings(SubmitSettings, arguments, "submit", FLAGS)))
     if settings.window > settings.max_queue_depth // 2:
         most = f"at most {settings.max_queue_depth // 2}, half of max_queue_depth"
         raise UserError(f"window (--window, ORCASTREAM_WINDOW): got {settings.window}, allowed: {most}")
+    interrupt_on_stop()
     try:
         file = InputFile(settings.file, settings.served_name, settings.max_tokens)
         work = partial(_submit, file=file, survey=file.survey(), tokenizer=_tokenizer(settings))

@@ -17,6 +17,7 @@ from orcastream.broker.redis_link import RedisLink
 from orcastream.cli.console.run import FLAGS, run_with_redis
 from orcastream.cli.console.settings import TopSettings
 from orcastream.cli.errors import UserError
+from orcastream.cli.interruption import interrupt_on_stop
 from orcastream.cli.parse import load_settings
 from orcastream.cli.top.rates import RateMeter
 from orcastream.cli.top.snapshot import snapshot
@@ -24,12 +25,13 @@ from orcastream.cli.top.view import view
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return exit code 0 after Ctrl-C, the way to leave the live view."""
+    """Return exit code 0 after Ctrl-C, the way to leave the live view, or SIGTERM."""
     settings = load_settings(TopSettings, arguments, "top", FLAGS)
     if settings.as_json and not settings.once:
         raise UserError("as_json (--json): allowed: with --once")
     if not settings.once and not sys.stdout.isatty():
         raise UserError("standard output is not a terminal; allowed: --once")
+    interrupt_on_stop()
     try:
         return run_with_redis(settings, _once if settings.once else _live)
     except KeyboardInterrupt:

@@ -271,7 +271,10 @@ def ctrl_c_counts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ctrl_c_counts")
-def test_ctrl_c_says_how_to_continue(own_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_job_says_how_to_continue(
+    own_redis: Callable[..., RedisServer], tmp_path: Path, number: signal.Signals
+) -> None:
     """No line is answered: there is no worker."""
     server = own_redis()
     (tmp_path / "in.jsonl").write_text(json.dumps(chat("What is 7 + 5?")))
@@ -284,7 +287,7 @@ def test_ctrl_c_says_how_to_continue(own_redis: Callable[..., RedisServer], tmp_
                 while not client.xlen(Keys(MODEL).requests("low")):
                     assert process.poll() is None
                     time.sleep(0.02)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             _, err = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()

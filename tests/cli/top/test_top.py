@@ -1,9 +1,12 @@
 """`orcastream top`, printed once and live in a terminal, against real servers and a real worker."""
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +34,8 @@ from tests.worker.worker_process import MODEL, WorkerProcess
 pytestmark = one_server("system")
 
 KEYS = Keys("demo")
+ENTER_SCREEN, LEAVE_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
 
 async def _fill(server: RedisServer) -> None:
@@ -199,6 +204,30 @@ def test_top_updates_live_in_a_terminal(own_redis: Any, tmp_path: Path) -> None:
         assert code.read_text() == "0\n"
     finally:
         tmux.run("kill-server")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_top_restores_the_terminal(redis_server: RedisServer, number: signal.Signals) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = [sys.executable, "-P", "-m", "orcastream.cli.main", "top", "--redis-url", redis_server.url]
+        os.execve(command[0], command, {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"})
+    shown = b""
+    try:
+        while b"orcastream orca-demo" not in shown:
+            shown += os.read(terminal, 4096)
+        os.kill(pid, number)
+        with contextlib.suppress(OSError):  # EIO once the terminal has no process
+            while more := os.read(terminal, 4096):
+                shown += more
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(terminal)
+    assert shown.count(ENTER_SCREEN) == shown.count(LEAVE_SCREEN) == 1
+    assert shown.count(HIDE_CURSOR) == shown.count(SHOW_CURSOR) == 1
+    assert code == 0
 
 
 async def _say(server: RedisServer, **info: int) -> None:
