@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from orcastream.cli.command import warn
 from orcastream.cli.errors import UserError
 from orcastream.cli.parse import load_settings
 from orcastream.cli.served_model import with_model
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run until Ctrl-C: return 0 after an orderly stop, 130 after a second Ctrl-C, 2 if the service cannot start."""
     settings = with_model(load_settings(UpSettings, arguments, "up"))
     _check_extras()
+    _warn_of_unused(settings)
     return asyncio.run(_run(settings))
 
 
@@ -33,6 +35,12 @@ def _check_extras() -> None:
     for package, extra in (("fastapi", "gateway"), ("torch", "worker")):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"the package {package} is not installed: pip install 'orcastream[{extra}]'")
+
+
+def _warn_of_unused(settings: UpSettings) -> None:
+    if settings.redis_url:
+        for name in sorted({"redis_port", "data_dir"} & settings.model_fields_set):
+            warn("orcastream up", f"{name}: ignored, because redis_url is set and no embedded server runs")
 
 
 async def _run(settings: UpSettings) -> int:

@@ -195,6 +195,16 @@ def test_an_unreachable_redis_is_reported(run: Callable[..., Console], tmp_path:
     assert "word" not in up.text
 
 
+def test_settings_of_the_embedded_server_are_ignored_with_a_warning(
+    run: Callable[..., Console], tmp_path: Path
+) -> None:
+    up = up_console(run, tmp_path, "--redis-url", "redis://127.0.0.1:1/0", "--redis-port", "6399")
+    assert up.wait() == 2
+    reason = "ignored, because redis_url is set and no embedded server runs"
+    for name in ("data_dir", "redis_port"):
+        assert f"orcastream up: {name}: {reason}" in up.text
+
+
 def test_a_model_that_cannot_be_served_ends_up(run: Callable[..., Console], tmp_path: Path) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.json").write_text('{"model_type": "no-such-architecture"}')
