@@ -1,8 +1,6 @@
 """Rejects request bodies over a limit, announced or not, before anything stores them."""
 
-import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import MappingProxyType
 
 from starlette.responses import JSONResponse
@@ -10,8 +8,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orcastream.gateway.errors import ApiError, body_too_large
 
-_LINGER_BYTES = 64 * 1024 * 1024
-_LINGER_S = 10.0
 _DIGITS = 18
 
 
@@ -50,7 +46,7 @@ class BodyLimit:
         most_bytes = self._larger.get(scope["path"], self._max_body_bytes)
         announced_bytes = announced_in(dict(scope["headers"]).get(b"content-length", b""))
         if announced_bytes is not None and announced_bytes > most_bytes:
-            await self._refuse(scope, receive, send, most_bytes, announced_bytes)
+            await self._refuse(scope, receive, send, most_bytes)
             return
         seen_bytes = 0
 
@@ -68,32 +64,7 @@ class BodyLimit:
         except _TooLarge:
             await self._refuse(scope, receive, send, most_bytes)
 
-    async def _refuse(
-        self, scope: Scope, receive: Receive, send: Send, most_bytes: int, announced_bytes: int = 0
-    ) -> None:
-        """Read and drop the body, then answer: a client that is still sending would see a reset instead.
-
-        One that waits for 100 Continue is not sending yet.
-        """
-        if announced_bytes <= _LINGER_BYTES and not (announced_bytes and _awaits_continue(scope)):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LINGER_S):
-                    await _drop_body(receive)
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, most_bytes: int) -> None:
         error = body_too_large(most_bytes)
         self._refused(error)
-        response = JSONResponse(error.body(), status_code=error.status, headers={"Connection": "close"})
-        await response(scope, receive, send)
-
-
-def _awaits_continue(scope: Scope) -> bool:
-    expected: bytes = dict(scope["headers"]).get(b"expect", b"")
-    return expected.lower() == b"100-continue"
-
-
-async def _drop_body(receive: Receive) -> None:
-    left_bytes = _LINGER_BYTES
-    while left_bytes > 0:
-        message = await receive()
-        left_bytes -= len(message.get("body", b""))
-        if message["type"] == "http.disconnect" or not message.get("more_body"):
-            return
+        await JSONResponse(error.body(), status_code=error.status)(scope, receive, send)

@@ -3,17 +3,22 @@
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from orcastream.gateway.admission.body_limit import announced_in
 from orcastream.gateway.errors import ApiError, unavailable
 from orcastream.gateway.http.request_parser import RequestParser
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """The headers of one request, including its first line."""
 _LOOK_S: Final = 0.001
+_DROP_BYTES: Final = 64 * 1024 * 1024
+_DROP_S: Final = 10.0
+"""How much of a body that nobody has read is dropped before the answer, and for how long."""
 CUT: Final = "orcastream.cut"
 """Key in the scope of a request: the function that closes its connection before its answer is complete."""
 
@@ -134,8 +139,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self.scope["http_version"] == "1.0":
             self.cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
             _send_without_chunks(self.cycle)
-        elif self.cycle.waiting_for_100_continue:
-            _close_without_body(self.cycle)
+        _send_after_body(self.cycle)
 
     def on_message_complete(self) -> None:
         """The whole request has arrived."""
@@ -252,20 +256,37 @@ def _send_without_chunks(cycle: RequestResponseCycle) -> None:
     cycle.send = send_as_it_is  # type: ignore[method-assign]  # this answer's alone
 
 
-def _close_without_body(cycle: RequestResponseCycle) -> None:
-    """Close after an answer that comes while the client waits for 100 Continue, having sent nothing of its body.
+def _send_after_body(cycle: RequestResponseCycle) -> None:
+    """Let an answer that needs no more of the request's body wait until the body is received and dropped.
 
-    Whether it still sends the body is unknown (RFC 9110, section 10.1.1), so the next bytes could be taken for either
-    the body or another request.
+    A client, or a proxy, that is still sending when the connection closes sees a reset instead of the answer. One that
+    waits for 100 Continue, having sent nothing of its body, is answered at once. Whether it still sends the body is
+    unknown (RFC 9110, section 10.1.1), so the next bytes could be taken for either the body or another request, and the
+    connection closes; so it does where the body is too long to be dropped.
     """
     send = cycle.send
 
-    async def send_and_close(message: Any) -> None:
-        if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
-            cycle.keep_alive = False
+    async def send_after_body(message: Any) -> None:
+        if not cycle.response_started and cycle.more_body:
+            is_awaited = cycle.waiting_for_100_continue and not cycle.body
+            cycle.keep_alive = not is_awaited and await _drop_body(cycle) and cycle.keep_alive
         await send(message)
 
-    cycle.send = send_and_close  # type: ignore[method-assign]  # this answer's alone
+    cycle.send = send_after_body  # type: ignore[method-assign]  # this answer's alone
+
+
+async def _drop_body(cycle: RequestResponseCycle) -> bool:
+    """Receive the rest of a body and drop it; return False if it did not end in time, or is too long."""
+    announced_bytes = announced_in(dict(cycle.scope["headers"]).get(b"content-length", b""))
+    if announced_bytes is not None and announced_bytes > _DROP_BYTES:
+        return False
+    left_bytes = _DROP_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DROP_S):
+            while cycle.more_body and left_bytes > 0 and not cycle.disconnected:
+                message: Any = await cycle.receive()
+                left_bytes -= len(message.get("body", b""))
+    return not cycle.more_body
 
 
 def _headers_too_large() -> ApiError:

@@ -302,6 +302,43 @@ def test_a_client_that_waits_before_it_sends_a_body_too_large_need_not_send_it(n
     assert (status_of(answer), error_of(answer, "code")) == (413, "body_too_large")
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", 404),
+        (b"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Encoding: gzip\r\n", 400),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n", 421),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", 413),
+    ],
+    ids=["no such path", "compressed", "another host", "too large"],
+)
+def test_an_error_before_the_end_of_a_body_reaches_a_client_that_sends_on(
+    narrow: GatewayProcess, head: bytes, status: int
+) -> None:
+    """A proxy that sees a reset while it sends, as nginx's default connections would, makes a 502 of any error."""
+    body = b"x" * (5_000_000 if status == 413 else 3_000_000)
+    connection = connect(narrow, head + b"Content-Length: %d\r\n\r\n" % len(body), body + LIVE)
+    received = b""
+    while part := connection.recv(65536):  # a reset would raise
+        received += part
+    assert (status_of(received), received.count(b"HTTP/1.1 ")) == (status, 1)
+    connection.close()
+
+
+def test_a_body_without_end_is_not_dropped_forever(narrow: GatewayProcess) -> None:
+    head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"100000\r\n%b\r\n" % (b"x" * 2**20)
+    with connect(narrow, head) as connection, pytest.raises((ConnectionResetError, BrokenPipeError)):
+        connection.sendall(chunk * 200)
+
+
+def test_a_body_that_stops_gets_one_error(impatient: GatewayProcess) -> None:
+    """Not that of its path, then another for being late."""
+    head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    answer = all_of(connect(impatient, head))
+    assert (status_of(answer), answer.count(b"HTTP/1.1 ")) == (408, 1)
+
+
 @pytest.mark.parametrize("path", [b"/v1/completions", b"/v1/files"])
 @pytest.mark.parametrize("codings", [b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked"])
 def test_a_body_in_another_transfer_coding_than_chunks_is_refused(
