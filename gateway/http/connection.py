@@ -125,6 +125,10 @@ class BoundedConnection(HttpToolsProtocol):
         if self._timer is None:
             self._wait(self._limits.header_timeout_s, self._headers_late)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header has arrived; the parser leaves the white space after its value, which is no part of it."""
+        super().on_header(name, value.rstrip(b" \t"))
+
     def on_headers_complete(self) -> None:
         """The headers are complete, so the request can be served."""
         if self.parser.offers_upgrade:  # they are parsed again without the offer

@@ -200,6 +200,15 @@ def test_an_answer_instead_of_100_continue_closes_the_connection(narrow: Gateway
     assert b"HTTP/1.1 200 " in whole
 
 
+def test_white_space_after_a_header_is_no_part_of_it(narrow: GatewayProcess) -> None:
+    headers = b"\r\nIdempotency-Key: spaced \t\r\nExpect: 100-continue \r\n\r\n"
+    request = post(stream=True, request_id="spaced").replace(b"\r\n\r\n", headers, 1)
+    with connect(narrow, request[:-1]) as connection:
+        assert until(connection, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(request[-1:])
+        assert status_of(connection.recv(65536)) == 200
+
+
 def test_invalid_http_gets_an_error_in_the_apis_form(narrow: GatewayProcess) -> None:
     answer = all_of(connect(narrow, b"\x16\x03\x01\r\n\r\n"))
     assert status_of(answer) == 400
