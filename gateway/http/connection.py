@@ -10,7 +10,7 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from orcastream.gateway.admission.body_limit import announced_in
-from orcastream.gateway.errors import ApiError, unavailable
+from orcastream.gateway.errors import ApiError, gateway_stopping, unavailable
 from orcastream.gateway.http.request_parser import RequestParser
 
 MAX_HEADER_BYTES: Final = 64 * 1024
@@ -32,6 +32,7 @@ class ConnectionLimits:
     body_timeout_s: float
     idle_timeout_s: float
     write_timeout_s: float
+    shutdown_grace_s: float
 
 
 class Connections:
@@ -171,6 +172,13 @@ class BoundedConnection(HttpToolsProtocol):
         if not self.transport.is_closing() and not self._answering:
             self._shared.waiting[self] = None
 
+    def shutdown(self) -> None:
+        """Close once what is being served has been answered; a body has as long to arrive as streams have to end."""
+        super().shutdown()
+        if self._in_body:
+            self._stop_waiting()
+            self._wait(self._limits.shutdown_grace_s, self._body_cut_short)
+
     def pause_writing(self) -> None:
         """The client reads more slowly than data is sent."""
         super().pause_writing()
@@ -226,6 +234,11 @@ class BoundedConnection(HttpToolsProtocol):
             self._wait(self._limits.body_timeout_s, self._body_late)
             return
         self._end(_late("body", self._limits.body_timeout_s))
+
+    def _body_cut_short(self) -> None:
+        self._timer = None
+        if self._served is self.cycle:
+            self._end(gateway_stopping())
 
     def _end(self, error: ApiError) -> None:
         """Send the error, unless an answer has begun, and close; the request's handler learns that the client left."""

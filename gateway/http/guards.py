@@ -38,4 +38,5 @@ def connection_limits(settings: GatewaySettings) -> ConnectionLimits:
         settings.body_timeout_s,
         settings.idle_timeout_s,
         settings.write_timeout_s,
+        settings.shutdown_grace_s,
     )

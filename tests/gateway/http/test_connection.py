@@ -1,10 +1,12 @@
 """A real gateway process, and clients that are slow, silent, or too numerous."""
 
 import json
+import signal
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import httpx
 import pytest
@@ -346,6 +348,20 @@ def test_a_body_that_stops_gets_one_error(impatient: GatewayProcess) -> None:
     head = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
     answer = all_of(connect(impatient, head))
     assert (status_of(answer), answer.count(b"HTTP/1.1 ")) == (408, 1)
+
+
+def test_a_gateway_that_stops_answers_requests_whose_bodies_are_incomplete(
+    module_redis: RedisServer, tmp_path: Path
+) -> None:
+    incomplete = HEAD + b"\r\n{"
+    with serving(module_redis, tmp_path, shutdown_grace_s=0.1) as gateway:
+        waiting = [connect(gateway, incomplete), connect(gateway, incomplete.replace(b"/v1/completions", b"/nowhere"))]
+        assert is_live(gateway)  # after it has read those
+        gateway.signal(signal.SIGTERM)
+        answers = [all_of(connection) for connection in waiting]
+        assert [(status_of(answer), error_of(answer, "code")) for answer in answers] == [(503, "gateway_stopping")] * 2
+        assert gateway.wait() == 0
+        assert "Traceback" not in gateway.log
 
 
 @pytest.mark.parametrize("path", [b"/v1/completions", b"/v1/files"])
