@@ -69,7 +69,9 @@ class BoundedConnection(HttpToolsProtocol):
         self._began = False
         """Whether a request began in the bytes that arrived last."""
         self._header_bytes = 0
-        """What has arrived of incomplete headers."""
+        """What has arrived of incomplete headers, or since the last bytes of a body: its trailers may have no end."""
+        self._is_body = False
+        """Whether the bytes that arrived last had some of a body."""
         self._refusal: ApiError | None = None
         """Why a request is refused whose headers are valid HTTP."""
         self._served: RequestResponseCycle | None = None
@@ -104,16 +106,17 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes of a request have arrived."""
-        self._began = False
+        self._began = self._is_body = False
         super().data_received(data)
         if self.parser is None or self.transport.is_closing():
             return
-        if self._in_headers:
+        if self._in_headers or (self._in_body and not self._is_body):
             # the bytes that headers begin in may hold earlier requests, too
             self._header_bytes = self._read_header_bytes() if self._began else self._header_bytes + len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
                 self._end(_headers_too_large())
-        elif self._timer is None:
+                return
+        if self._timer is None:
             if self._in_body:
                 self._wait(self._limits.body_timeout_s, self._body_late)
             elif not self._answering:  # line ends before a request; they end uvicorn's idle state
@@ -127,8 +130,12 @@ class BoundedConnection(HttpToolsProtocol):
             self._wait(self._limits.header_timeout_s, self._headers_late)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header has arrived; the parser leaves the white space after its value, which is no part of it."""
-        super().on_header(name, value.rstrip(b" \t"))
+        """A header has arrived; the parser leaves the white space after its value, which is no part of it.
+
+        Trailers, which follow a body in chunks, are ignored: a proxy that checks headers has not checked them.
+        """
+        if not self._in_body:
+            super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """The headers are complete, so the request can be served."""
@@ -145,6 +152,11 @@ class BoundedConnection(HttpToolsProtocol):
             self.cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
             _send_without_chunks(self.cycle)
         _send_after_body(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        """Some bytes of a body have arrived."""
+        self._is_body, self._header_bytes = True, 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The whole request has arrived."""

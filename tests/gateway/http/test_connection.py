@@ -211,6 +211,22 @@ def test_white_space_after_a_header_is_no_part_of_it(narrow: GatewayProcess) -> 
         assert status_of(connection.recv(65536)) == 200
 
 
+CHUNKED = b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+
+
+def test_trailers_are_no_headers(narrow: GatewayProcess) -> None:
+    with connect(narrow, CHUNKED + b"Host: example.org\r\nExpect: 100-continue\r\n\r\n") as connection:
+        assert status_of(until(connection, b"}}")) == 404  # two hosts would be refused
+
+
+@pytest.mark.parametrize("trailer", [b"X: " + b"y" * 1000 + b"\r\n", b"y" * 1000], ids=["many", "one"])
+def test_endless_trailers_are_refused(narrow: GatewayProcess, trailer: bytes) -> None:
+    connection = connect(narrow, CHUNKED + b"X: ")
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        connection.sendall(trailer * 100_000)
+    connection.close()
+
+
 def test_invalid_http_gets_an_error_in_the_apis_form(narrow: GatewayProcess) -> None:
     answer = all_of(connect(narrow, b"\x16\x03\x01\r\n\r\n"))
     assert status_of(answer) == 400
