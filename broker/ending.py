@@ -22,9 +22,9 @@ from orcastream.broker.resp import fields_of
 from orcastream.schemas.codec import Form, decode, form_of
 from orcastream.schemas.errors import ErrorCode, InvalidRequest, without_values
 from orcastream.schemas.events import Ending, Started, Terminal, Usage
-from orcastream.schemas.keys import Keys, check_id
+from orcastream.schemas.keys import DEFAULT_TENANT, Keys, check_id
 from orcastream.schemas.limits import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_PARTS
-from orcastream.schemas.request import DEFAULT_TENANT, GenerationRequest, parse_payload
+from orcastream.schemas.request import GenerationRequest, parse_payload
 from orcastream.schemas.seed import derived_seed
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from orcastream.client.reply import AsyncReply
 from orcastream.client.request import Asked, Parameters, Prompt, check_asked, checked_parameters
 from orcastream.client.transport import Transport
 from orcastream.schemas.errors import InvalidRequest
-from orcastream.schemas.keys import DEFAULT_NAMESPACE, PriorityClass
-from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.schemas.keys import DEFAULT_NAMESPACE, DEFAULT_TENANT, PriorityClass
 from orcastream.text.tokenizer import Tokenizer
 
 DEFAULT_RETENTION_S = 600.0

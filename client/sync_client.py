@@ -14,8 +14,7 @@ from orcastream.client.errors import closed
 from orcastream.client.reply import AsyncReply
 from orcastream.client.request import Parameters, Prompt
 from orcastream.client.result import Delta, Result
-from orcastream.schemas.keys import DEFAULT_NAMESPACE, PriorityClass
-from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.schemas.keys import DEFAULT_NAMESPACE, DEFAULT_TENANT, PriorityClass
 from orcastream.text.tokenizer import Tokenizer
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from orcastream.engine.kv.sequence import Sequence, SwappedSequence
 from orcastream.engine.sampling.filters import DrawParams
 from orcastream.engine.sampling.logit_changes import LogitChanges
 from orcastream.engine.timeline import Timeline
-from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.schemas.keys import DEFAULT_TENANT
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.seed import derived_seed
 from orcastream.schemas.stopping import FinishReason

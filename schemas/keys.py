@@ -18,6 +18,7 @@ GROUP: Final = "workers"
 """The consumer group of every request stream, created at 0 so that nothing posted before it is skipped."""
 
 DEFAULT_NAMESPACE: Final = "orca"
+DEFAULT_TENANT: Final = "default"
 
 
 def class_weights(class_weight: float) -> dict[str, float]:

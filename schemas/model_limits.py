@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.limits import (
@@ -10,7 +11,9 @@ from orcastream.schemas.limits import (
     PAYLOAD_BYTES_BESIDE,
     PAYLOAD_BYTES_PER_TOKEN,
 )
-from orcastream.schemas.request import Payload
+
+if TYPE_CHECKING:  # the engine, which uses this module, needs no package of the wire format
+    from orcastream.schemas.request import Payload
 
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
 """The names that model configurations use for the longest supported sequence, the usual name first."""
@@ -58,7 +61,7 @@ class ModelLimits:
         """The largest payload whose prompt can fit into the context; larger payloads need not be read."""
         return min(MAX_PAYLOAD_BYTES, PAYLOAD_BYTES_BESIDE + PAYLOAD_BYTES_PER_TOKEN * self.max_total_tokens)
 
-    def resolve_max_tokens(self, payload: Payload) -> int:
+    def resolve_max_tokens(self, payload: "Payload") -> int:
         """Return the bound on output tokens for `payload`: its own, or the rest of the context."""
         return self.fit(len(payload.prompt), max_tokens=payload.max_tokens, min_tokens=payload.min_tokens)
 
@@ -83,7 +86,7 @@ class ModelLimits:
         """Return the error for a prompt that does not fit; `told` is its length in words."""
         return InvalidRequest("prompt", told, f"at most {self.max_total_tokens - 1} tokens: {self.context}")
 
-    def check(self, payload: Payload) -> None:
+    def check(self, payload: "Payload") -> None:
         """Raise InvalidRequest if `payload` asks for something that this model cannot do."""
         self.resolve_max_tokens(payload)
         _check_prompt_logprobs(payload)
@@ -100,7 +103,7 @@ class ModelLimits:
                 )
 
 
-def _check_prompt_logprobs(payload: Payload) -> None:
+def _check_prompt_logprobs(payload: "Payload") -> None:
     """Raise InvalidRequest if a reply would hold more of them than the contract allows."""
     if payload.num_prompt_logprobs <= MAX_PROMPT_LOGPROBS:
         return

@@ -11,7 +11,7 @@ from orcastream.schemas.codec import Form, decode, encode, form_of
 from orcastream.schemas.constraint import Constraint, check_constraint
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.explain import first_complaint
-from orcastream.schemas.keys import CLASSES, check_id
+from orcastream.schemas.keys import CLASSES, DEFAULT_TENANT, check_id
 from orcastream.schemas.limits import (
     ANSWER_FORMAT_PATTERN,
     MAX_ANSWER_FORMAT_LENGTH,
@@ -37,8 +37,6 @@ ENTRY_FIELDS = frozenset({"id", "v", "class", "deadline", "traceparent", "traces
 
 M = TypeVar("M", bound=BaseModel)
 
-
-DEFAULT_TENANT = "default"
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 

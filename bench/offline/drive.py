@@ -3,6 +3,7 @@
 import heapq
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from orcastream.bench.figures.outcome import Objectives, Outcome
 from orcastream.bench.offline.iteration_log import IterationLog
@@ -10,7 +11,9 @@ from orcastream.bench.workloads import SampleRequest, continued, token_ids
 from orcastream.engine import OrcaEngine, Request, TokenEvent
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.sampling import SamplingParams
-from orcastream.text.matcher import Matcher
+
+if TYPE_CHECKING:  # `bench gpu` needs no package for constraints
+    from orcastream.text.matcher import Matcher
 
 
 class Drive:
@@ -25,7 +28,7 @@ class Drive:
         engine: OrcaEngine,
         requests: Sequence[SampleRequest],
         objectives: Objectives,
-        matcher: Matcher | None = None,
+        matcher: "Matcher | None" = None,
     ) -> None:
         self._engine = engine
         self._matcher = matcher

@@ -11,8 +11,7 @@ from orcastream.broker.link import Link
 from orcastream.broker.reply_log import ReplyLog, append_many
 from orcastream.schemas.codec import Form
 from orcastream.schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
-from orcastream.schemas.keys import Keys
-from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.schemas.keys import DEFAULT_TENANT, Keys
 from orcastream.schemas.stopping import FinishReason
 
 _RETENTION_MS = 3_600_000

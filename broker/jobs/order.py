@@ -10,8 +10,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.explain import first_complaint
-from orcastream.schemas.keys import PriorityClass
-from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.schemas.keys import DEFAULT_TENANT, PriorityClass
 
 MAX_JOB_ID_LENGTH: Final = 64
 JOB_ID: Final = re.compile(rf"[A-Za-z0-9_\-]{{1,{MAX_JOB_ID_LENGTH}}}")

@@ -9,9 +9,8 @@ from pydantic_settings import CliPositionalArg
 from orcastream.broker.jobs.order import JOB_ID, JOB_ID_RULE
 from orcastream.broker.settings import NAME
 from orcastream.cli.console.settings import ConsoleSettings
-from orcastream.schemas.keys import PriorityClass
+from orcastream.schemas.keys import DEFAULT_TENANT, PriorityClass
 from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS, MAX_OUTPUT_TOKENS, NAME_RULE
-from orcastream.schemas.request import DEFAULT_TENANT
 
 _JOB = f"^(?:{JOB_ID.pattern})$"
 _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS // 1000

