@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing.context import BaseContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,7 +40,7 @@ class ServiceProcess:
     `patch` is called in the process before the command runs.
     """
 
-    context: ClassVar[BaseContext] = FORK_SERVER
+    context: ClassVar[ForkServerContext | SpawnContext] = FORK_SERVER
 
     def __init__(
         self, command: str, log_path: Path, *, patch: Callable[[], None] | None = None, **settings: object
@@ -51,7 +51,7 @@ class ServiceProcess:
             settings = {"kv_cache_memory": _CACHE_BYTES, **settings}
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         arguments = ([command, *flags], log_path, dict(os.environ), patch)
-        self._process = self.context.Process(target=_serve, args=arguments)  # type: ignore[attr-defined]
+        self._process = self.context.Process(target=_serve, args=arguments)
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid

@@ -42,6 +42,9 @@ class PacedEngine:
     prompt_events = ()
     """Prompts are not reported."""
 
+    in_flight = False
+    """No iteration is computed ahead."""
+
     @property
     def operators(self) -> Operators:
         """Operators that do not compute."""

@@ -60,7 +60,7 @@ def kills_in_flight_once_counted() -> None:
         return draw(self, pending)
 
     OrcaEngine.__init__ = overlapping  # type: ignore[method-assign]  # this process is a test's alone
-    Executor.draw = guarded  # type: ignore[method-assign]
+    Executor.draw = guarded  # type: ignore[method-assign]  # likewise
     _meets("poison", lambda: time.sleep(0.2))
 
 
