@@ -83,8 +83,10 @@ class TritonBackend(AttentionBackend):
         """See the base class."""
         from orcastream.engine.attention.triton.decode import decode
         from orcastream.engine.attention.triton.prefill import prefill
+        from orcastream.engine.attention.triton.scores import signed
         from orcastream.engine.attention.triton.write import write
 
+        query = signed(query, call)
         query, key, value = (part if part.stride(-1) == 1 else part.contiguous() for part in (query, key, value))
         write(cache, plan.slots[call.group], key, value)
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])

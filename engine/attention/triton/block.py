@@ -9,22 +9,49 @@ import triton.language as tl
 
 
 @triton.jit
-def slots_of(table, positions, inside, BLOCK_SIZE: tl.constexpr):
-    """Return the cache slots of `positions` by a request's block table; arbitrary for those not `inside`."""
-    blocks = tl.load(table + positions // BLOCK_SIZE, mask=inside, other=0)
+def slots_of(table, positions, inside, BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr):
+    """Return the cache slots of `positions` by a request's block table; arbitrary for those not `inside`, if MASKED."""
+    places = table + positions // BLOCK_SIZE
+    blocks = tl.load(places, mask=inside, other=0) if MASKED else tl.load(places)
     return blocks.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
 @triton.jit
-def load_rows(base, slots, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Return `[len(slots), BLOCK]` of one head's keys or values; zeros beyond SIZE and if not `inside`."""
+def load_rows(base, slots, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr):
+    """Return `[len(slots), BLOCK]` of one head's keys or values; zeros beyond SIZE and, if MASKED, if not `inside`."""
     columns = tl.arange(0, BLOCK)
     places = base + slots[:, None] * SIZE + columns[None, :]
-    if BLOCK == SIZE:
+    if MASKED and BLOCK == SIZE:
         rows = tl.load(places, mask=inside[:, None], other=0.0)
-    else:
+    elif MASKED:
         rows = tl.load(places, mask=inside[:, None] & (columns < SIZE)[None, :], other=0.0)
+    elif BLOCK == SIZE:
+        rows = tl.load(places)
+    else:
+        rows = tl.load(places, mask=(columns < SIZE)[None, :], other=0.0)
     return rows
+
+
+@triton.jit
+def load_scales(base, slots, inside, MASKED: tl.constexpr):
+    """Return one float32 scale per slot; 0 if not `inside`, if MASKED."""
+    scales = tl.load(base + slots, mask=inside, other=0.0) if MASKED else tl.load(base + slots)
+    return scales.to(tl.float32)
+
+
+@triton.jit
+def widened(numbers, FORMAT: tl.constexpr):
+    """Return `numbers` of the cache in FORMAT; 8-bit ones exactly.
+
+    Hopper converts float16 to bfloat16, and int8 to float32, at an eighth of its speed for other conversions, so these
+    two take another way.
+    """
+    if numbers.dtype == tl.float8e4nv:
+        numbers = numbers.to(tl.float16).to(tl.float32)
+    elif numbers.dtype == tl.int8 and tl.float32 == FORMAT:
+        # 1.5 * 2^23, from where a float32's last bit is 1.
+        numbers = (numbers.to(tl.int32) + 0x4B400000).to(tl.float32, bitcast=True) - 12582912.0
+    return numbers.to(FORMAT)
 
 
 @triton.jit
@@ -48,6 +75,7 @@ def attend_block(
     VALUE_SIZE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    MASKED: tl.constexpr,
     QUANTIZED: tl.constexpr,
     CAPPED: tl.constexpr,
     FACTORS: tl.constexpr,
@@ -55,33 +83,35 @@ def attend_block(
     """Attend from `query` `[rows, BLOCK_K]` to the keys at `positions`; return the updated `mixed`, `total` and `best`.
 
     `mixed` `[rows, BLOCK_V]` is the sum of values weighted by exp2(score - best), `total` the sum of the weights.
-    `inside` marks positions that exist, `visible` (of a shape that broadcasts to the scores) those that count.
-    `scale` and `cap` are those of `score_factors`.
+    If MASKED, `inside` marks positions that exist, `visible` (of a shape that broadcasts to the scores) those that
+    count; else all do. `scale` and `cap` are those of `score_factors`.
     """
-    slots = slots_of(table, positions, inside, BLOCK_SIZE)
-    key = load_rows(keys, slots, inside, KEY_SIZE, BLOCK_K).to(FACTORS)
-    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+    slots = slots_of(table, positions, inside, BLOCK_SIZE, MASKED)
+    key = widened(load_rows(keys, slots, inside, KEY_SIZE, BLOCK_K, MASKED), query.dtype)
+    products = tl.dot(query, tl.trans(key), input_precision="ieee")
     if QUANTIZED:
-        scores *= tl.load(key_scales + slots, mask=inside, other=0.0).to(tl.float32)[None, :]
+        products *= load_scales(key_scales, slots, inside, MASKED)[None, :]
     if CAPPED:
-        scores = cap * (1.0 - 2.0 / (tl.exp2(tl.minimum(scores, 100.0)) + 1.0))  # beyond it tanh is 1
-    scores = tl.where(visible, scores, float("-inf"))
-    higher = tl.maximum(best, tl.max(scores, axis=1))
+        # Beyond 100, tanh is 1.
+        products = cap * (1.0 - 2.0 / (tl.exp2(tl.minimum(products * scale, 100.0)) + 1.0))
+        scale = 1.0
+    if MASKED:
+        products = tl.where(visible, products, float("-inf"))
+    higher = tl.maximum(best, tl.max(products, axis=1) * scale)
     # A row that has seen nothing yet has -inf, which must not be subtracted from itself.
     pivot = tl.where(higher == float("-inf"), 0.0, higher)
-    weights = tl.exp2(scores - pivot[:, None])
+    weights = tl.exp2(products * scale - pivot[:, None])
     shrunk = tl.exp2(best - pivot)
     total = total * shrunk + tl.sum(weights, axis=1)
-    value = load_rows(values, slots, inside, VALUE_SIZE, BLOCK_V)
+    value = load_rows(values, slots, inside, VALUE_SIZE, BLOCK_V, MASKED)
     if QUANTIZED:
-        value_scale = tl.load(value_scales + slots, mask=inside, other=0.0).to(tl.float32)
-        if tl.float16 == FACTORS:
-            # A weight times a scale can be too small for it; a value is not.
-            value = value.to(tl.float32) * value_scale[:, None]
+        value_scale = load_scales(value_scales, slots, inside, MASKED)
+        # The smaller side is multiplied; in float16 the values, because a weight times a scale can be too small for it.
+        if tl.float16 == FACTORS or query.shape[0] >= BLOCK_V:
+            value = (widened(value, tl.float32) * value_scale[:, None]).to(FACTORS)
         else:
             weights *= value_scale[None, :]
-    value = value.to(FACTORS)
-    mixed = tl.dot(weights.to(FACTORS), value, mixed * shrunk[:, None], input_precision="ieee")
+    mixed = tl.dot(weights.to(FACTORS), widened(value, FACTORS), mixed * shrunk[:, None], input_precision="ieee")
     return mixed, total, higher
 
 

@@ -149,6 +149,7 @@ def split_kernel(
             VALUE_SIZE,
             BLOCK_K,
             BLOCK_V,
+            True,
             QUANTIZED,
             CAPPED,
             FACTORS,

@@ -26,8 +26,8 @@ def prefill(
     """
     heads, _, key_size = query.shape
     kv_heads, _, block_size, value_size = cache.values.shape
-    tile = prefill_tile(heads // kv_heads, key_size, value_size, query.dtype)
     quantized = cache.key_scales is not None
+    tile = prefill_tile(heads // kv_heads, key_size, value_size, query.dtype, quantized=quantized)
     scale, cap = score_factors(call)
     prefill_kernel[(plan.num_tiles(tile.tokens), kv_heads)](
         query,
@@ -159,7 +159,7 @@ def prefill_kernel(
     if WINDOW > 0:
         seen = tl.maximum(lowest - WINDOW + 1, 0) // COLUMNS * COLUMNS
     else:
-        # Keys that every row sees, block by block, without a mask.
+        # Keys that every row sees need no mask.
         seen = (lowest + 1) // COLUMNS * COLUMNS
         for start in range(0, seen, COLUMNS):
             positions = start + tl.arange(0, COLUMNS)
@@ -184,6 +184,7 @@ def prefill_kernel(
                 VALUE_SIZE,
                 BLOCK_K,
                 BLOCK_V,
+                False,
                 QUANTIZED,
                 CAPPED,
                 FACTORS,
@@ -216,6 +217,7 @@ def prefill_kernel(
             VALUE_SIZE,
             BLOCK_K,
             BLOCK_V,
+            True,
             QUANTIZED,
             CAPPED,
             FACTORS,

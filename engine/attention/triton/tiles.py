@@ -41,13 +41,17 @@ two such sets, one being computed and one in flight, and three such programs (72
 Wider heads take fewer keys, so that the number of bytes stays the same.
 """
 
-_PREFILL = ((64, 128, 64, 4, 5), (128, 128, 64, 8, 5), (256, 64, 32, 8, 5), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
+_PREFILL = ((64, 128, 64, 4, 5), (128, 128, 128, 8, 3), (256, 64, 32, 8, 5), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
 """Up to which head size: rows, columns, warps, stages.
 
 A prefill tile computes. 128 rows read each key 128 times for one load, and are two warp groups' worth of Hopper's
 matrix instruction (64 rows each); their sums of 128 numbers take 64 registers of each thread of 8 warps. At 256 the
-sums of 128 rows would leave no registers for the scores.
+sums of 128 rows would leave no registers for the scores. With twice as many keys at a time the sums are multiplied, and
+the warps wait for each other, half as often.
 """
+
+_PREFILL_NARROW = ((64, 128, 64, 4, 5), (128, 128, 64, 8, 5), *_PREFILL[2:])
+"""For float32 and for caches in 8 bits, whose conversion takes the registers that more keys would need."""
 
 _FLOAT32 = 4
 """Factor by which float32 has fewer rows and columns: its products run without matrix units (in full precision), and
@@ -63,10 +67,11 @@ def decode_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype) 
     return _made(rows, heads, columns, key_size, value_size, max(warps, 8 if rows > 64 else 0), stages, dtype)
 
 
-def prefill_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype) -> Tile:
+def prefill_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype, *, quantized: bool = False) -> Tile:
     """Return the tile for spans of several tokens with `heads` query heads per key head."""
+    table = _PREFILL_NARROW if quantized or dtype is torch.float32 else _PREFILL
     rows, columns, warps, stages = next(
-        rest for most, *rest in _PREFILL if most is None or max(key_size, value_size) <= most
+        rest for most, *rest in table if most is None or max(key_size, value_size) <= most
     )
     if dtype is torch.float32:
         rows, columns = max(16, rows // _FLOAT32), max(16, columns // _FLOAT32)
@@ -83,9 +88,10 @@ def _made(
 
 
 def _fitted(tile: Tile, element: int, shared_memory: int) -> Tile:
-    """Reduce stages, then columns, until the tile fits."""
+    """Reduce the tile until it fits: columns to 64, so that some are still loaded ahead, then stages, then columns."""
     while tile.shared_bytes(element) > shared_memory and (tile.stages > 1 or tile.columns > 16):
-        tile = tile._replace(stages=tile.stages - 2) if tile.stages > 1 else tile._replace(columns=tile.columns // 2)
+        narrow = tile.columns > 64 or tile.stages == 1
+        tile = tile._replace(columns=tile.columns // 2) if narrow else tile._replace(stages=tile.stages - 2)
     return tile
 
 

@@ -1,8 +1,8 @@
 """Compiles the Triton kernels for a GPU that need not be present, and prints their resource usage; run as a script.
 
 `python -m tests.engine.attention.compile_kernels 128 bf16 ""` takes head sizes, formats of queries and 8-bit formats of
-the cache, each separated by commas. It prints one JSON object per kernel: shared memory, registers, and bytes of
-spilled registers.
+the cache, each separated by commas. It prints one JSON object per kernel: shared memory, registers, bytes of spilled
+registers, and the number of slow conversions of numbers.
 """
 
 import json
@@ -55,14 +55,19 @@ def compiled(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], *
 
 
 def usage(cubin: bytes) -> dict[str, int]:
-    """Return registers per thread and bytes of stack, as reported by cuobjdump."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    """Return registers per thread, bytes of stack, and how many instructions convert single numbers, an eighth as fast
+    as others."""
+    tools = Path(triton.__file__).parent / "backends/nvidia/bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True).stdout
-    found = dict(re.findall(r"(REG|STACK):(\d+)", text))
-    return {"registers": int(found["REG"]), "stack": int(found["STACK"])}
+        resources, code = (
+            subprocess.run([tools / tool, option, file.name], capture_output=True, text=True, check=True).stdout
+            for tool, option in (("cuobjdump", "--dump-resource-usage"), ("nvdisasm", "-c"))
+        )
+    found = dict(re.findall(r"(REG|STACK):(\d+)", resources))
+    slow = len(re.findall(r"\b(?:F2F|I2F)\.", code))
+    return {"registers": int(found["REG"]), "stack": int(found["STACK"]), "slow_conversions": slow}
 
 
 def attention(kernel: Any, tile: Any, size: int, dtype: torch.dtype, cache: torch.dtype) -> dict[str, int]:
@@ -102,7 +107,7 @@ def kernels(sizes: list[int], dtypes: list[torch.dtype], caches: list[torch.dtyp
                 name = {"size": size, "dtype": NAMES[dtype], "cache": NAMES[cache]}
                 tile = decode_tile(4, size, size, dtype)
                 yield {"kernel": "split", **name, **attention(split_kernel, tile, size, dtype, cache)}
-                tile = prefill_tile(4, size, size, dtype)
+                tile = prefill_tile(4, size, size, dtype, quantized=cache.itemsize == 1)
                 yield {"kernel": "prefill", **name, **attention(prefill_kernel, tile, size, dtype, cache)}
                 yield {"kernel": "write", **name, **write(size, dtype, cache)}
             yield {"kernel": "merge", "size": size, "dtype": NAMES[dtype], **merge(size, dtype)}

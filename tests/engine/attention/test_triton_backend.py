@@ -77,6 +77,31 @@ def test_formats(dtype: torch.dtype, cache_dtype: torch.dtype, triton_device: to
         assert torch.equal(own.float(), reference.float())
 
 
+@pytest.mark.parametrize("scale", [-0.4, 0.0])
+def test_a_scale_of_any_sign(scale: float, triton_device: torch.device) -> None:
+    torch.manual_seed(0)
+    for softcap in (None, 2.0):
+        compare(Pair(triton_device, GROUPED, AttentionCall(scale, softcap=softcap)))
+
+
+def test_all_tokens_of_a_tile_see_whole_blocks_of_keys(triton_device: torch.device) -> None:
+    """Those need no mask; the last ones do."""
+    torch.manual_seed(0)
+    compare(Pair(triton_device, GROUPED, AttentionCall(0.4), block_size=16), ({"a": 300, "b": 1}, {"a": 40, "b": 9}))
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_queries_and_values_beyond_the_range_of_float16(cache_dtype: torch.dtype, triton_device: torch.device) -> None:
+    """bfloat16 has more, and keys and values in 8 bits have scales of that range."""
+    torch.manual_seed(0)
+    pair = Pair(triton_device, GROUPED, AttentionCall(1e-6), torch.bfloat16, cache_dtype)
+    plain = pair.vectors
+    for query_size, value_size in ((3e6, 1e-9), (1.0, 3e6)):
+        sizes = iter((query_size, 1.0, value_size) * len(ITERATIONS))
+        pair.vectors = lambda *shape, sizes=sizes: plain(*shape) * next(sizes)
+        compare(pair)
+
+
 def test_a_long_context_is_split(triton_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     from orcastream.engine.attention.triton import plan
 
@@ -124,16 +149,18 @@ def test_without_gpu_and_interpreter_the_backend_says_so(monkeypatch: pytest.Mon
 
 
 def test_kernels_compile_for_hopper() -> None:
-    """Without a GPU: no registers are spilled, and two decode programs fit into a multiprocessor's shared memory."""
+    """Without a GPU: no registers are spilled, fp8 is read without slow conversions, and two decode programs fit into a
+    multiprocessor's shared memory."""
     pytest.importorskip("triton")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.engine.attention.compile_kernels", "128", "bf16", ""]
+    command = [sys.executable, "-m", "tests.engine.attention.compile_kernels", "128", "bf16", "fp8e4nv"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert {each["kernel"] for each in found} == {"split", "merge", "prefill", "write"}
     for each in found:
         assert each["stack"] == 0, each
+        assert each["kernel"] == "write" or not each["slow_conversions"], each
         assert each["shared"] <= (227 if each["kernel"] == "prefill" else 113) * 1024, each
 
 
