@@ -41,16 +41,16 @@ two such sets, one being computed and one in flight, and three such programs (72
 Wider heads take fewer keys, so that the number of bytes stays the same.
 """
 
-_PREFILL = ((64, 128, 64, 4, 5), (128, 128, 128, 8, 3), (256, 64, 32, 8, 5), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
+_PREFILL = ((64, 128, 64, 4, 5), (128, 128, 128, 8, 3), (256, 128, 32, 8, 3), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
 """Up to which head size: rows, columns, warps, stages.
 
 A prefill tile computes. 128 rows read each key 128 times for one load, and are two warp groups' worth of Hopper's
-matrix instruction (64 rows each); their sums of 128 numbers take 64 registers of each thread of 8 warps. At 256 the
-sums of 128 rows would leave no registers for the scores. With twice as many keys at a time the sums are multiplied, and
-the warps wait for each other, half as often.
+matrix instruction (64 rows each); their sums of 128 numbers take 64 registers of each thread of 8 warps. With 128 keys
+at a time the sums are multiplied, and the warps wait for each other, half as often as with 64. At 256 the sums leave
+registers for 32.
 """
 
-_PREFILL_NARROW = ((64, 128, 64, 4, 5), (128, 128, 64, 8, 5), *_PREFILL[2:])
+_PREFILL_NARROW = ((64, 128, 64, 4, 5), (128, 128, 64, 8, 5), (256, 64, 32, 8, 5), *_PREFILL[3:])
 """For float32 and for caches in 8 bits, whose conversion takes the registers that more keys would need."""
 
 _FLOAT32 = 4
@@ -88,10 +88,20 @@ def _made(
 
 
 def _fitted(tile: Tile, element: int, shared_memory: int) -> Tile:
-    """Reduce the tile until it fits: columns to 64, so that some are still loaded ahead, then stages, then columns."""
-    while tile.shared_bytes(element) > shared_memory and (tile.stages > 1 or tile.columns > 16):
-        narrow = tile.columns > 64 or tile.stages == 1
-        tile = tile._replace(columns=tile.columns // 2) if narrow else tile._replace(stages=tile.stages - 2)
+    """Reduce the tile until it fits, last of all what is loaded ahead."""
+    while tile.shared_bytes(element) > shared_memory:
+        if tile.columns > 64:
+            tile = tile._replace(columns=tile.columns // 2)
+        elif tile.stages > 3:
+            tile = tile._replace(stages=tile.stages - 2)
+        elif tile.rows > 64 and tile.tokens > 1:
+            tile = tile._replace(rows=tile.rows // 2, tokens=tile.tokens // 2)
+        elif tile.stages > 1:
+            tile = tile._replace(stages=tile.stages - 2)
+        elif tile.columns > 16:
+            tile = tile._replace(columns=tile.columns // 2)
+        else:
+            break
     return tile
 
 

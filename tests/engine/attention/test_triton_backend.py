@@ -153,7 +153,7 @@ def test_kernels_compile_for_hopper() -> None:
     multiprocessor's shared memory."""
     pytest.importorskip("triton")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.engine.attention.compile_kernels", "128", "bf16", "fp8e4nv"]
+    command = [sys.executable, "-m", "tests.engine.attention.compile_kernels", "128,256", "bf16", "fp8e4nv"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]

@@ -28,8 +28,9 @@ def test_every_head_has_a_row_and_every_number_a_column(
 
 @pytest.mark.parametrize("kilobytes", [227, 163, 99, 64])
 def test_smaller_memories_get_smaller_tiles(kilobytes: int) -> None:
-    for rows, columns, width, stages in ((128, 64, 128, 5), (64, 32, 256, 5), (16, 64, 128, 5)):
+    for rows, columns, width, stages in ((128, 128, 128, 3), (128, 32, 256, 3), (64, 32, 256, 5), (16, 64, 128, 5)):
         tile = _fitted(Tile(rows, rows // 4, columns, width, width, 8, stages), 2, kilobytes * 1024)
         assert tile.shared_bytes(2) <= kilobytes * 1024
+        assert tile.rows >= 4 * tile.tokens > 0
         assert tile.columns >= 16
-        assert tile.stages >= 1
+        assert tile.stages >= (3 if kilobytes >= 99 else 1)  # keys are loaded ahead
