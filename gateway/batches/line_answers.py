@@ -146,9 +146,14 @@ class LineAnswers:
                     raise told from None
         return None
 
-    async def _ask(self, asked: ApiRequest, size_bytes: int, key: str) -> tuple[str, bytes]:
-        """Make one attempt, under an id derived from `key`; stop computing an answer that is too large."""
-        async with self._turns.turn(self._left_s):
+    async def _ask(self, asked: ApiRequest, size_bytes: int, key: str) -> tuple[str, bytes] | None:
+        """Make one attempt, under an id derived from `key`; None if the batch's time ends before its turn.
+
+        Stops computing an answer that is too large.
+        """
+        async with self._turns.turn(lambda: self._left_s):
+            if self._left_s <= 0:  # a refusal would make the next line wait, too
+                return None
             replies = await self._post(asked, size_bytes, key)
         try:
             return replies[0].shape.id, await whole(replies, MAX_ANSWER_BYTES)

@@ -1,7 +1,7 @@
 """Turns in which the lines of a batch are posted, one after the other, and the pause after a refusal."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -21,10 +21,9 @@ class PostingTurns:
         self._until = max(self._until, asyncio.get_running_loop().time() + min(pause_s, _MOST_S))
 
     @asynccontextmanager
-    async def turn(self, most_s: float) -> AsyncIterator[None]:
-        """Post inside: after all earlier callers and after the pause, but at most `most_s` after those callers."""
+    async def turn(self, left_s: Callable[[], float]) -> AsyncIterator[None]:
+        """Post inside: after all earlier callers, and after the pause unless `left_s()` seconds are over before."""
         async with self._turn:
-            loop = asyncio.get_running_loop()
-            give_up_at = loop.time() + most_s
-            await asyncio.sleep(min(self._until, give_up_at) - loop.time())
+            pause_s = self._until - asyncio.get_running_loop().time()
+            await asyncio.sleep(min(pause_s, left_s()))
             yield

@@ -228,19 +228,23 @@ async def test_cancelling_ends_running_and_waiting_requests(stage: Stage, redis_
         await client.batches.cancel(begun.id)
 
 
-async def test_lines_without_an_answer_by_the_end_of_the_window_expire(stage: Stage, redis_server: RedisServer) -> None:
-    client = (await stage.gateway(batch_window=2)).openai()
-    begun = await begin(client, *(line(str(number)) for number in range(5)))  # there is no worker
+@pytest.mark.parametrize("at_once", [2, 500])
+async def test_lines_without_an_answer_by_the_end_of_the_window_expire(
+    stage: Stage, redis_server: RedisServer, at_once: int
+) -> None:
+    """All together: each attempt is refused for a second, and 500 seconds would be too long."""
+    client = (await stage.gateway(batch_window=at_once)).openai()
+    begun = await begin(client, *(line(str(number)) for number in range(at_once + 3)))  # there is no worker
     key = Keys(MODEL).job(begun.id)
     with redis_server.client() as redis:
         order = json.loads(redis.hget(key, "order") or "")
-        redis.hset(key, "order", json.dumps({**order, "deadline_ms": redis.time()[0] * 1000 + 3000}))
+        redis.hset(key, "order", json.dumps({**order, "deadline_ms": redis.time()[0] * 1000 + 4500}))
         redis.set(Keys(MODEL).job_runner(begun.id), "another gateway", px=2500)  # for longer than a heartbeat
     batch = await ended(client, begun)
     assert (batch.status, batch.output_file_id) == ("expired", None)
     assert batch.expired_at is not None
     assert batch.request_counts is not None
-    assert batch.request_counts.to_dict() == {"total": 5, "completed": 0, "failed": 5}
+    assert batch.request_counts.to_dict() == {"total": at_once + 3, "completed": 0, "failed": at_once + 3}
     late = await results(client, batch.error_file_id)
     assert {(one["response"], one["error"]["code"]) for one in late.values()} == {(None, "batch_expired")}
 
