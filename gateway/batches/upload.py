@@ -24,17 +24,23 @@ from orcastream.schemas.explain import first_complaint
 PURPOSE: Final = "batch"
 HELD_BYTES: Final = 2 * PIECE_BYTES
 """Memory that an upload needs in the gateway."""
+_STEP_BYTES: Final = 4 * PIECE_BYTES
+"""What an upload of unknown length reserves at a time."""
 _MAX_FILENAME: Final = 512
 _EXPIRY: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
 
 
 class Upload:
-    """Reserves the file's maximum size among its tenant's files at the start, and releases it on failure."""
+    """Reserves the file's bytes among its tenant's files, and releases them on failure.
+
+    A form without Content-Length (as of Node's streams) reserves them as they arrive; any other, its length at once.
+    """
 
     def __init__(self, store: FileStore, tenant: str, settings: GatewaySettings) -> None:
         self._store = store
         self._tenant = tenant
         self._settings = settings
+        self._bounds = FileBounds(settings.max_files_bytes, settings.max_files)
 
     async def receive(self, request: Request, now_ms: int) -> StoredFile:
         """Return the file once all of it is stored.
@@ -48,13 +54,12 @@ class Upload:
             id=timed_id("file-", now_ms),
             filename="",
             purpose=PURPOSE,
-            size_bytes=most_bytes if announced is None else min(announced, most_bytes),
+            size_bytes=min(_STEP_BYTES if announced is None else announced, most_bytes),
             created_ms=now_ms,
             expires_ms=now_ms + int(self._settings.body_timeout_s * 1000) + 1000,
             pending=True,
         )
-        bounds = FileBounds(self._settings.max_files_bytes, self._settings.max_files)
-        await self._store.keep(self._tenant, file, bounds)
+        await self._store.keep(self._tenant, file, self._bounds)
         try:
             size_bytes = await self._pass_on(form, request.stream(), file)
             done = replace(self._checked(form, self._kept(file)), size_bytes=size_bytes)
@@ -67,14 +72,17 @@ class Upload:
 
     async def _pass_on(self, form: UploadForm, body: AsyncIterator[bytes], file: StoredFile) -> int:
         """Store every piece of the content; return the number of bytes."""
-        size_bytes = number = 0
+        size_bytes, number, most_bytes = 0, 0, self._settings.max_file_bytes
         async for chunk in body:
             form.feed(chunk)
             while form.content_bytes >= PIECE_BYTES or (form.complete and form.content_bytes):
                 number, piece = number + 1, form.take(PIECE_BYTES)
                 size_bytes += len(piece)
-                if size_bytes > self._settings.max_file_bytes:
-                    raise body_too_large(self._settings.max_file_bytes)
+                if size_bytes > most_bytes:
+                    raise body_too_large(most_bytes)
+                if size_bytes > file.size_bytes:
+                    file = replace(file, size_bytes=min(file.size_bytes + _STEP_BYTES, most_bytes))
+                    await self._store.keep(self._tenant, file, self._bounds)
                 await self._store.add_piece(file, number, piece)
         if not form.complete:
             raise InvalidRequest("body", "a form without its end", "multipart/form-data")

@@ -161,6 +161,28 @@ async def test_bytes_and_files_per_tenant_are_bounded(stage: Stage) -> None:
         await upload(client, b"x")
 
 
+async def test_uploads_of_unknown_length_take_no_more_room_than_they_have_bytes(
+    stage: Stage, redis_server: RedisServer
+) -> None:
+    """Node's client sends files that it streams from the disk without Content-Length."""
+    most = 8 * PIECE_BYTES
+    served = await stage.gateway(max_file_bytes=most, max_files_bytes=most)
+
+    async def chunks(num_bytes: int) -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+        yield bytes(num_bytes) + b"\r\n--x--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    async with served.http() as http:
+        sizes = (1, most // 2, most - 1)
+        posted = [await http.post("/v1/files", content=chunks(size), headers=headers) for size in sizes]
+    assert [answer.status_code for answer in posted] == [200, 200, 429]
+    assert posted[-1].json()["error"]["code"] == "files_full"
+    with redis_server.client() as redis:
+        assert len(redis.keys("*:file:*:pieces")) == 2
+
+
 async def test_an_oversized_file_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway(max_file_bytes=PIECE_BYTES + 10)
     with pytest.raises(openai.APIStatusError) as refused:
