@@ -88,7 +88,7 @@ async def _check_input(batches: Batches, asked: BatchRequest, grant: Grant) -> N
 
 def _terms(batches: Batches, asked: BatchRequest, grant: Grant) -> BatchTerms:
     most_s, expiry = batches.settings.files_retention_s, asked.output_expires_after
-    kept_s = most_s if expiry is None else expiry.within(most_s, "output_expires_after")
+    kept_s = most_s if expiry is None else expiry.within(most_s, "output_expires_after.seconds")
     return BatchTerms(asked=asked, grant=grant, kept_s=kept_s)
 
 

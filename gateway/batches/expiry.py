@@ -21,7 +21,7 @@ class ExpiresAfter(BaseModel):
     ]
 
     def within(self, most_s: float, field: str) -> float:
-        """Return the seconds. Raises InvalidRequest if the service's retention time is shorter."""
+        """Return the seconds. Raises InvalidRequest for `field` if the service's retention time is shorter."""
         if self.seconds > most_s:
-            raise InvalidRequest(f"{field}.seconds", self.seconds, f"{_LEAST_S} to {most_s:g}")
+            raise InvalidRequest(field, self.seconds, f"{_LEAST_S} to {int(most_s)}")
         return float(self.seconds)

@@ -106,7 +106,7 @@ class Upload:
         for name, value in fields.items():
             raise InvalidRequest(name, value, "file, purpose and expires_after")
         if expiry:
-            seconds = _expiry(expiry).within(self._settings.files_retention_s, "expires_after")
+            seconds = _expiry(expiry).within(self._settings.files_retention_s, "expires_after[seconds]")
             file = replace(file, expires_ms=file.created_ms + int(seconds * 1000))
         return replace(file, filename=form.filename)
 

@@ -225,11 +225,16 @@ async def test_a_wrong_form_is_refused_by_name(
         assert redis.keys("*:file*") == []
 
 
-async def test_a_non_numeric_expiry_gets_the_usual_error(stage: Stage) -> None:
-    data = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "abc"}
-    async with (await stage.gateway()).http() as http:
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [("abc", "got 'abc', allowed: an integer"), ("1234568", "got 1234568, allowed: 3600 to 1234567")],
+)
+async def test_a_wrong_expiry_is_refused_by_the_forms_own_name(stage: Stage, seconds: str, told: str) -> None:
+    data = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": seconds}
+    async with (await stage.gateway(files_retention_s=1234567)).http() as http:
         refused = await http.post("/v1/files", data=data, files={"file": b"x"})
-    assert refused.json()["error"]["message"] == "expires_after[seconds]: got 'abc', allowed: an integer"
+    error = refused.json()["error"]
+    assert (error["param"], error["message"]) == ("expires_after[seconds]", f"expires_after[seconds]: {told}")
 
 
 @pytest.mark.parametrize("boundary", ["x" * 5000, '""', "\xff"])
