@@ -18,7 +18,8 @@ def add_guards(app: FastAPI, settings: GatewaySettings, refused: Callable[[ApiEr
     """Add the checks of each request; the one added last runs first. `refused` is called with each error they send."""
     larger = {FILES_PATH: settings.max_file_bytes + MAX_FORM_BYTES}
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, refused=refused, larger=larger)
-    if settings.cors_origins:
+    app.add_middleware(HostCheck, allowed=hosts_for(settings.allowed_hosts, settings.host), refused=refused)
+    if settings.cors_origins:  # around the others: a page cannot read an error without these headers
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.cors_origins,
@@ -27,7 +28,6 @@ def add_guards(app: FastAPI, settings: GatewaySettings, refused: Callable[[ApiEr
             expose_headers=EXPOSED_HEADERS,
         )
     app.add_middleware(OriginCheck, allowed=settings.cors_origins, refused=refused)
-    app.add_middleware(HostCheck, allowed=hosts_for(settings.allowed_hosts, settings.host), refused=refused)
 
 
 def connection_limits(settings: GatewaySettings) -> ConnectionLimits:

@@ -51,8 +51,12 @@ async def test_origins_can_be_allowed(stage: Stage) -> None:
     assert preflight.headers["access-control-allow-origin"] == "https://app.example.com"
     assert "POST" in preflight.headers["access-control-allow-methods"]
     assert "x-stainless-os" in preflight.headers["access-control-allow-headers"]
-    for path, status in (("/v1/models", 200), ("/nowhere", 404)):
-        answer = await http.get(path, headers={"Origin": "https://app.example.com"})
+    for path, host, status in (
+        ("/v1/models", "localhost", 200),
+        ("/nowhere", "localhost", 404),
+        ("/v1/models", "other.example.com", 421),
+    ):
+        answer = await http.get(path, headers={"Origin": "https://app.example.com", "Host": host})
         assert answer.status_code == status
         assert answer.headers["access-control-allow-origin"] == "https://app.example.com"
         assert "X-Request-Id" in answer.headers["access-control-expose-headers"]
