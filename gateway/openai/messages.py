@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from orcastream.gateway.openai.cache_marks import without_cache_marks
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.known_names import check_names
 from orcastream.gateway.openai.tool_messages import MAX_CALLS, call_schema, read_call_id, read_calls
@@ -34,7 +35,6 @@ _MESSAGE_EXTRAS: Final = frozenset(
         "tool_calls",
     }
 )
-_PART_EXTRAS: Final = frozenset({"prompt_cache_breakpoint"})
 """Names that are not implemented, or not for a role: allowed if empty, since clients send answers back with them."""
 
 
@@ -86,7 +86,7 @@ def _message(field: str, item: object) -> Message:
         raise InvalidRequest(field, item, "an object with role and content")
     role = item.get("role")
     own = _OWN_OF_ROLE.get(role, _OWN) if isinstance(role, str) else _OWN
-    check_names(field, item, own, _MESSAGE_EXTRAS)
+    check_names(field, without_cache_marks(field, item), own, _MESSAGE_EXTRAS)
     if not isinstance(role, str) or role not in ROLES:
         raise InvalidRequest(f"{field}.role", role, ", ".join(ROLES))
     message: Message = {"role": TEMPLATE_ROLE.get(role, role)}
@@ -134,7 +134,7 @@ def _part(field: str, part: object) -> str:
     if not isinstance(part, Mapping) or part.get("type") != "text":
         shown: Any = part.get("type") if isinstance(part, Mapping) else part
         raise InvalidRequest(f"{field}.type", shown, "text: other parts are not implemented")
-    check_names(field, part, ("type", "text"), _PART_EXTRAS)
+    check_names(field, without_cache_marks(field, part), ("type", "text"))
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidRequest(f"{field}.text", text, "text")

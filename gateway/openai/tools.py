@@ -6,6 +6,7 @@ from typing import Final
 
 from orcastream.gateway.errors import unsupported
 from orcastream.gateway.openai.body import Body
+from orcastream.gateway.openai.cache_marks import mark_schemas, without_cache_marks
 from orcastream.gateway.openai.constraints import checked
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.known_names import check_names
@@ -69,6 +70,7 @@ def tool_schemas(*, is_flat: bool = False) -> Json:
                 "type": ["boolean", "null"],
                 "description": "Calls of this tool satisfy its schema, even where no call is required.",
             },
+            **mark_schemas(),
         },
         "required": ["name"],
         "additionalProperties": False,
@@ -101,7 +103,7 @@ def tool_schemas(*, is_flat: bool = False) -> Json:
 def _nested_schema(kind: str, inner: Json) -> Json:
     return {
         "type": "object",
-        "properties": {"type": {"const": kind}, kind: inner},
+        "properties": {"type": {"const": kind}, kind: inner, **mark_schemas()},
         "required": ["type", kind],
         "additionalProperties": False,
     }
@@ -134,6 +136,7 @@ def _functions(value: object, unwrap: _Unwrap) -> list[tuple[str, Json]]:
 
 def _function(field: str, function: Json) -> tuple[str, Json]:
     """Return the function at that path as templates take it: `{"name", "description", "parameters"}`."""
+    function = without_cache_marks(field, function)
     check_names(field, function, ("name", "description", "parameters", "strict"))
     name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -152,7 +155,7 @@ def _function(field: str, function: Json) -> tuple[str, Json]:
 def _nested(field: str, value: object, kind: str) -> tuple[str, Json]:
     """Return the content of an object of the implemented type, and the content's path: under the type's name."""
     value = _of_type(field, value, kind)
-    check_names(field, value, ("type", kind))
+    check_names(field, without_cache_marks(field, value), ("type", kind))
     inner, field = value.get(kind), f"{field}.{kind}"
     if not isinstance(inner, dict):
         raise InvalidRequest(field, inner, "an object")

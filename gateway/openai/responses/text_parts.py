@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from orcastream.gateway.openai.cache_marks import without_cache_marks
 from orcastream.gateway.openai.known_names import check_names
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.utf8_text import check_text
@@ -9,7 +10,6 @@ from orcastream.schemas.utf8_text import check_text
 MESSAGE_PARTS: Final = ("input_text", "output_text")
 RESULT_PARTS: Final = ("input_text",)
 REASONING_PARTS: Final = ("reasoning_text",)
-_EXTRAS: Final = frozenset({"prompt_cache_breakpoint"})
 
 
 def read_texts(field: str, content: object, kinds: tuple[str, ...]) -> list[str]:
@@ -29,7 +29,7 @@ def _part(field: str, part: object, kinds: tuple[str, ...]) -> str:
     if not isinstance(part, dict) or kind not in kinds:
         raise InvalidRequest(f"{field}.type", kind, f"{', '.join(kinds)}: other parts are not implemented")
     own = ("type", "text", "annotations", "logprobs") if kind == "output_text" else ("type", "text")
-    check_names(field, part, own, _EXTRAS)
+    check_names(field, without_cache_marks(field, part), own)
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidRequest(f"{field}.text", text, "text")

@@ -286,6 +286,23 @@ def test_a_developer_is_a_system_message(admission: RequestAdmission) -> None:
     assert developer.request.payload == chat(admission, messages=[{"role": "system", "content": "x"}]).request.payload
 
 
+def test_marks_of_what_to_cache_have_no_effect(admission: RequestAdmission) -> None:
+    """As langchain-openai, openai-agents, litellm and dspy send them."""
+    breakpoint_, control = {"prompt_cache_breakpoint": {"mode": "explicit"}}, {"cache_control": {"type": "ephemeral"}}
+    marked = {"role": "user", "content": [{"type": "text", "text": "x", **breakpoint_, **control}], **control}
+    plain = chat(admission, messages=[{"role": "user", "content": "x"}])
+    assert chat(admission, messages=[marked]).request.payload == plain.request.payload
+    for field, wrong in (
+        ("messages.0.cache_control", {"role": "user", "content": "x", "cache_control": "ephemeral"}),
+        (
+            "messages.0.content.0.prompt_cache_breakpoint",
+            {"role": "user", "content": [{"type": "text", "text": "x", "prompt_cache_breakpoint": True}]},
+        ),
+    ):
+        error = refusal(admission, CHAT, {"model": "tiny", "messages": [wrong]})
+        assert (error.status, error.param) == (400, field)
+
+
 def test_an_answer_may_be_sent_back_as_the_sdk_dumps_it(admission: RequestAdmission) -> None:
     dumped = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None, "annotations": []}
     assert chat(admission, messages=[dumped, {"role": "user", "content": "y"}]).request.payload.prompt

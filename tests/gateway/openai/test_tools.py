@@ -82,6 +82,12 @@ def test_the_constraints_on_the_model(demo: Tokenizer, more: dict[str, Any], ans
     assert ("weather" in shown) is bool(answer_format)
 
 
+def test_marks_of_what_to_cache_are_not_shown(demo: Tokenizer) -> None:
+    control = {"cache_control": {"type": "ephemeral"}}
+    marked = {**WEATHER, "function": {**WEATHER["function"], **control}, **control}
+    assert admitted(demo, {"tools": [marked, STOP]}) == admitted(demo, {})
+
+
 def test_allowed_tools_shows_all_tools_and_permits_some(demo: Tokenizer) -> None:
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("stop")]}}
     payload = admitted(demo, {"tool_choice": allowed})

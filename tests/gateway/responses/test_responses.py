@@ -69,7 +69,7 @@ async def test_messages_with_parts_and_an_answer_sent_back(stage: Stage) -> None
             "type": "message",
             "role": "user",
             "content": [
-                {"type": "input_text", "text": "a"},
+                {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}},
                 {"type": "input_text", "text": "b"},
             ],
         },
