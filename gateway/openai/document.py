@@ -14,7 +14,7 @@ from orcastream.gateway.openai.examples import EXAMPLES
 from orcastream.gateway.openai.request import PAYLOAD_NAMES, TOKEN_ID
 from orcastream.gateway.openai.responses.options import INCLUDED
 from orcastream.gateway.openai.tokenizing import DetokenizeRequest, TokenizeRequest
-from orcastream.gateway.openai.unimplemented import NEUTRAL
+from orcastream.gateway.openai.unimplemented import NEUTRAL, neutral_schemas
 from orcastream.schemas.limits import ID_PATTERN, MAX_LOGIT_BIAS, MAX_LOGIT_BIASES, MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from orcastream.schemas.request import RequestParameters
 from orcastream.telemetry.version import own_version
@@ -254,29 +254,14 @@ def _body(endpoint: GenerationEndpoint) -> Json:
     names |= {name: schema for name, schema in constraint_schemas().items() if name not in endpoint.lacks}
     names |= endpoint.own_schemas(names)
     names = {name: schema if name == "model" else _or_null(schema) for name, schema in names.items()}
-    names |= {
-        name: {"anyOf": [*map(_exactly, (None, *values))], "description": "Not implemented."}
-        for name, values in {**NEUTRAL, **endpoint.neutral}.items()
-        if name not in names
-    }
+    not_implemented = neutral_schemas({**NEUTRAL, **endpoint.neutral})
+    names |= {name: schema for name, schema in not_implemented.items() if name not in names}
     return {
         "type": "object",
         "properties": {endpoint.prompt_name: endpoint.prompt_schema(), **names},
         "required": ["model", endpoint.prompt_name],
         "additionalProperties": False,
     }
-
-
-def _exactly(value: object) -> Json:
-    """Return the schema of one value: generators of clients know no arrays in `const`, and no flags without a type."""
-    if isinstance(value, list):
-        items = {"enum": value} if value else {}
-        return {"type": "array", "items": items, "minItems": len(value), "maxItems": len(value)}
-    if isinstance(value, dict):
-        return {"type": "object", "maxProperties": len(value)}
-    if isinstance(value, int):
-        return {"type": "boolean" if isinstance(value, bool) else "integer", "const": value}
-    return {"type": "null"} if value is None else {"const": value}
 
 
 def _or_null(schema: Json) -> Json:

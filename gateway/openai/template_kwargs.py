@@ -5,7 +5,7 @@ from typing import Any, Final
 from orcastream.gateway.openai.body import Body
 from orcastream.schemas.errors import InvalidRequest
 
-EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 EFFORT_SCHEMA: Final = {
     "enum": list(EFFORTS),
     "description": "The variable `reasoning_effort`, if the model's chat template reads it; otherwise refused.",

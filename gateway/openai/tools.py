@@ -1,8 +1,9 @@
 """`tools`, `tool_choice` and `parallel_tool_calls` of a conversation, in the forms of both endpoints."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 from orcastream.gateway.errors import unsupported
 from orcastream.gateway.openai.body import Body
@@ -11,6 +12,7 @@ from orcastream.gateway.openai.constraints import checked
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.known_names import check_names
 from orcastream.gateway.openai.prompt import ToolUse
+from orcastream.gateway.openai.unimplemented import neutral_schemas, without_neutral
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.utf8_text import check_value
 from orcastream.text.tools.grammar import Calls, Tool
@@ -20,6 +22,11 @@ MAX_TOOLS: Final = 128
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _NAME_RULE: Final = "1 to 128 characters of A-Z a-z 0-9 _ . -"
 _MODES: Final = ("none", "auto", "required")
+_OF_FUNCTION: Final = ("name", "description", "parameters", "strict")
+_NEUTRAL: Final[Mapping[str, Sequence[Any]]] = MappingProxyType(
+    {"allowed_callers": (["direct"],), "async": (False,), "defer_loading": (False,), "output_schema": ()}
+)
+"""Members of a function that are not implemented, with those of their values that have no effect."""
 _Unwrap = Callable[[str, object, str], tuple[str, Json]]
 """From the path, the object there and its type to the object's content and the content's path."""
 
@@ -71,6 +78,7 @@ def tool_schemas(*, is_flat: bool = False) -> Json:
                 "description": "Calls of this tool satisfy its schema, even where no call is required.",
             },
             **mark_schemas(),
+            **neutral_schemas(_NEUTRAL),
         },
         "required": ["name"],
         "additionalProperties": False,
@@ -136,8 +144,8 @@ def _functions(value: object, unwrap: _Unwrap) -> list[tuple[str, Json]]:
 
 def _function(field: str, function: Json) -> tuple[str, Json]:
     """Return the function at that path as templates take it: `{"name", "description", "parameters"}`."""
-    function = without_cache_marks(field, function)
-    check_names(field, function, ("name", "description", "parameters", "strict"))
+    function = without_neutral(without_cache_marks(field, function), {*_OF_FUNCTION}, _NEUTRAL, f"{field}.")
+    check_names(field, function, _OF_FUNCTION)
     name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(f"{field}.name", name, _NAME_RULE)
@@ -149,7 +157,7 @@ def _function(field: str, function: Json) -> tuple[str, Json]:
     if parameters is not None and (not isinstance(parameters, dict) or parameters.get("type", "object") != "object"):
         raise InvalidRequest(f"{field}.parameters", parameters, "a JSON Schema of the type object")
     check_value(field, function)
-    return field, {key: each for key, each in function.items() if each is not None}
+    return field, function
 
 
 def _nested(field: str, value: object, kind: str) -> tuple[str, Json]:

@@ -60,9 +60,15 @@ def drop_neutral(
 
     `own`: more parameters of the endpoint. Unknown parameters stay unchanged, null or not.
     """
-    known = {**NEUTRAL, **own} if own else NEUTRAL
+    return without_neutral(body, implemented, {**NEUTRAL, **own} if own else NEUTRAL)
+
+
+def without_neutral(
+    values: Mapping[str, Any], implemented: Set[str], known: Mapping[str, Sequence[Any]], prefix: str = ""
+) -> dict[str, Any]:
+    """As `drop_neutral`, for an object where `known` is what is not implemented; `prefix`: of its members' paths."""
     kept = {}
-    for name, value in body.items():
+    for name, value in values.items():
         if value is None and (name in implemented or name in known):
             continue
         if name in implemented or name not in known:
@@ -71,10 +77,32 @@ def drop_neutral(
         neutral = known[name]
         if not any(_same(value, one) for one in neutral):
             allowed = ", ".join(["null", *map(repr, neutral)])
-            raise unsupported(name, value, f"{allowed}: the parameter is not implemented")
+            raise unsupported(prefix + name, value, f"{allowed}: the parameter is not implemented")
     return kept
+
+
+def neutral_schemas(known: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Return the JSON schemas of parameters that are not implemented, by name."""
+    return {
+        name: {"anyOf": [*map(_exactly, (None, *values))], "description": "Not implemented."}
+        for name, values in known.items()
+    }
 
 
 def _same(value: object, neutral: object) -> bool:
     """Return equality, without taking false for 0."""
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+def _exactly(value: object) -> dict[str, Any]:
+    """Return the schema of one value: generators of clients know no arrays in `const`, and no flags without a type."""
+    if isinstance(value, list):
+        items = {"enum": value} if value else {}
+        return {"type": "array", "items": items, "minItems": len(value), "maxItems": len(value)}
+    if isinstance(value, dict):
+        schema = {"type": "object", "maxProperties": len(value)}
+        members = {"properties": {name: _exactly(each) for name, each in value.items()}, "additionalProperties": False}
+        return {**schema, **members} if value else schema
+    if isinstance(value, int):
+        return {"type": "boolean" if isinstance(value, bool) else "integer", "const": value}
+    return {"type": "null"} if value is None else {"const": value}

@@ -48,6 +48,7 @@ class Responses(GenerationEndpoint):
     neutral = MappingProxyType(
         {
             "access_programs": (),
+            "background_options": ({}, {"completion_window": "soonest"}),
             "best_of": (1,),
             "context_management": ([],),
             "conversation": (),

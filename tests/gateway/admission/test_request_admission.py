@@ -658,6 +658,7 @@ def test_template_variables(tmp_path: Path) -> None:
     assert written(messages=named) == "user:bob hi\n"
     assert written(chat_template_kwargs={"enable_thinking": False}) == "user hi\nno thinking"
     assert written(reasoning_effort="low") == "user hi\neffort low"
+    assert written(reasoning_effort="max") == "user hi\neffort max"
     assert written(reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "low"}) == "user hi\neffort low"
     refused: list[tuple[dict[str, Any], str]] = [
         ({"chat_template_kwargs": {"nonsense": 1}}, "chat_template_kwargs.nonsense"),

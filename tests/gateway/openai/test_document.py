@@ -117,6 +117,32 @@ async def test_an_accepted_body_fits_the_document(stage: Stage, more: dict[str, 
     assert (response.status_code == 200) is fits, response.text
 
 
+@pytest.mark.parametrize(
+    ("more", "accepted"),
+    [
+        ({"background_options": None}, True),
+        ({"background_options": {}}, True),
+        ({"background_options": {"completion_window": "soonest"}}, True),
+        ({"background_options": {"completion_window": "2h"}}, False),
+        ({"background_options": {"continuation_id": "c"}}, False),
+        ({"tools": [{"type": "function", "name": "f", "async": False, "defer_loading": False}]}, True),
+        ({"tools": [{"type": "function", "name": "f", "allowed_callers": ["direct"], "output_schema": None}]}, True),
+        ({"tools": [{"type": "function", "name": "f", "cache_control": {"type": "ephemeral"}}]}, True),
+        ({"tools": [{"type": "function", "name": "f", "defer_loading": True}]}, False),
+        ({"tools": [{"type": "function", "name": "f", "allowed_callers": ["programmatic"]}]}, False),
+        ({"tools": [{"type": "function", "name": "f", "cache_control": 1}]}, False),
+    ],
+)
+async def test_an_accepted_body_of_a_response_fits_the_document(
+    stage: Stage, more: dict[str, Any], accepted: bool
+) -> None:
+    await stage.worker()
+    body = {"model": MODEL, "input": "x", **more}
+    response = await (await stage.gateway(model=str(MODEL_DIR))).http().post("/v1/responses", json=body)
+    assert (response.status_code == 200) is accepted, response.text
+    assert jsonschema.Draft202012Validator(BODIES["ResponseRequest"]).is_valid(body) is accepted
+
+
 async def test_a_call_that_is_accepted_without_its_type_fits_the_document(stage: Stage) -> None:
     call = {"id": "c", "function": {"name": "add", "arguments": "{}"}}
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]

@@ -88,6 +88,20 @@ def test_marks_of_what_to_cache_are_not_shown(demo: Tokenizer) -> None:
     assert admitted(demo, {"tools": [marked, STOP]}) == admitted(demo, {})
 
 
+def test_members_of_a_function_that_are_not_implemented(demo: Tokenizer) -> None:
+    """As in the Responses API, of which openai-agents and langchain-openai pass them on."""
+
+    def asking(name: str, value: object) -> dict[str, Any]:
+        return {"tools": [{**WEATHER, "function": {**WEATHER["function"], name: value}}, STOP]}
+
+    neutral = {"allowed_callers": ["direct"], "async": False, "defer_loading": False, "output_schema": None}
+    for name, value in neutral.items():
+        assert admitted(demo, asking(name, value)) == admitted(demo, asking(name, None)) == admitted(demo, {})
+    for name, value in {"allowed_callers": ["programmatic"], "defer_loading": True, "output_schema": CITY}.items():
+        error = refused(demo, asking(name, value))
+        assert (error.param, error.code) == (f"tools.0.function.{name}", "unsupported_parameter")
+
+
 def test_allowed_tools_shows_all_tools_and_permits_some(demo: Tokenizer) -> None:
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("stop")]}}
     payload = admitted(demo, {"tool_choice": allowed})

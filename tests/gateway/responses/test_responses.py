@@ -470,6 +470,8 @@ async def test_the_oldest_records_are_deleted_beyond_a_tenants_limit(stage: Stag
         ({"include": ["file_search_call.results"]}, "include", "invalid_request"),
         ({"top_logprobs": 2}, "top_logprobs", "invalid_request"),
         ({"background": True, "store": False}, "store", "invalid_request"),
+        ({"background_options": {"completion_window": "2h"}}, "background_options", "unsupported_parameter"),
+        ({"background_options": {"continuation_id": "c"}}, "background_options", "unsupported_parameter"),
         ({"background": True, "on_disconnect": "cancel"}, "on_disconnect", "invalid_request"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary", "unsupported_parameter"),
         ({"reasoning": {"effort": "low"}}, "reasoning.effort", "invalid_request"),
