@@ -1,4 +1,6 @@
-"""lm-evaluation-harness scores texts with the model `local-completions`. docs/clients.md has its version."""
+"""lm-evaluation-harness scores texts with the model `local-completions`, and has questions answered with it and with
+`local-chat-completions`. docs/clients.md has its version.
+"""
 
 import pytest
 import torch
@@ -22,3 +24,8 @@ def test_likelihoods_equal_those_of_the_model(ask: Ask) -> None:
         wanted = torch.tensor(ids[begin:])
         assert logprob == pytest.approx(rows.gather(1, wanted.unsqueeze(1)).sum().item(), abs=1e-3)
         assert is_greedy is bool((rows.argmax(dim=1) == wanted).all())
+
+
+@pytest.mark.parametrize("case", ["text", "chat"])
+def test_questions_are_answered(ask: Ask, case: str) -> None:
+    assert [text.strip() for text in ask("lm_eval_client", "lm_eval", case)["texts"]] == ["7", "o-r-c-a"]

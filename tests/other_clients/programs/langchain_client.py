@@ -22,6 +22,17 @@ def invoke():
     return {"text": answer.content, "tokens": answer.usage_metadata["output_tokens"]}
 
 
+def marked(**more):
+    """What to cache is marked."""
+    part = {"type": "text", "text": QUESTION, "prompt_cache_breakpoint": {"mode": "explicit"}}
+    answer = chat(**more).invoke([HumanMessage([part])])
+    return {"text": answer.text, "tokens": answer.usage_metadata["output_tokens"]}
+
+
+def marked_response():
+    return marked(use_responses_api=True)
+
+
 def stream():
     pieces = list(chat(stream_usage=True).stream("Count from 1 to 9"))
     used = [piece.usage_metadata for piece in pieces if piece.usage_metadata]

@@ -25,6 +25,14 @@ def vllm_chat():
     return {"text": answer.choices[0].message.content, "tokens": answer.usage.completion_tokens}
 
 
+def marked():
+    """What to cache is marked."""
+    asked = asking("What is 3 + 4?")
+    asked["messages"][0]["cache_control"] = {"type": "ephemeral"}
+    answer = litellm.completion(model="openai/orca-demo", **asked)
+    return {"text": answer.choices[0].message.content, "tokens": answer.usage.completion_tokens}
+
+
 def stream():
     pieces = litellm.completion(model="openai/orca-demo", stream=True, **asking("Count from 1 to 9"))
     return {"text": "".join(piece.choices[0].delta.content or "" for piece in pieces)}
