@@ -105,7 +105,8 @@ def format_schema(*, is_flat: bool = False) -> Json:
         "required": ["name", "schema"],
         "additionalProperties": False,
     }
-    plain = {"properties": {"type": {"enum": ["text", "json_object"]}}, "additionalProperties": False}
+    unset = {name: {"type": "null"} for name in (_NAMED if is_flat else ("json_schema",))}
+    plain = {"properties": {"type": {"enum": ["text", "json_object"]}, **unset}, "additionalProperties": False}
     kind = {"type": {"const": "json_schema"}}
     schema = {"properties": {**kind, "json_schema": named}, "required": ["json_schema"], "additionalProperties": False}
     if is_flat:
@@ -121,7 +122,7 @@ def read_format(field: str, value: object, *, is_flat: bool = False) -> dict[str
     if kind not in ("text", "json_object", "json_schema"):
         raise InvalidRequest(f"{field}.type", kind, "text, json_object or json_schema")
     own = _NAMED if is_flat else ("json_schema",)
-    check_names(field, value, ("type", *own) if kind == "json_schema" else ("type",))
+    check_names(field, value, ("type", *own) if kind == "json_schema" else ("type",), frozenset(own))
     if kind == "text":
         return {}
     if kind == "json_object":

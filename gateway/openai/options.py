@@ -49,9 +49,9 @@ class StreamOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    include_usage: bool = Field(False, description="A last chunk with the token counts.")
-    continuous_usage_stats: bool = Field(False, description="The token counts so far in every chunk.")
-    include_obfuscation: bool = Field(
+    include_usage: bool | None = Field(False, description="A last chunk with the token counts.")
+    continuous_usage_stats: bool | None = Field(False, description="The token counts so far in every chunk.")
+    include_obfuscation: bool | None = Field(
         False, description="Padding against traffic analysis; it does not change the answer and is not added."
     )
 
@@ -146,4 +146,6 @@ class ChoicesOptions(Options):
     def usage(self) -> UsageWanted:
         """See Options."""
         asked = self.stream_options
-        return NO_USAGE if asked is None else UsageWanted(asked.include_usage, asked.continuous_usage_stats)
+        if asked is None:
+            return NO_USAGE
+        return UsageWanted(bool(asked.include_usage), bool(asked.continuous_usage_stats))

@@ -44,12 +44,12 @@ def call_schema() -> Json:
         "required": ["name", "arguments"],
     }
     call_id = {"type": "string", "minLength": 1, "maxLength": MAX_CALL_ID_LENGTH}
-    properties = {"id": call_id, "type": {"const": "function"}, "function": function}
+    properties = {"id": call_id, "type": {"enum": ["function", None]}, "function": function}
     return {"type": "object", "properties": properties, "required": ["id", "function"]}
 
 
 def _call(field: str, value: object) -> Json:
-    if not isinstance(value, dict) or value.get("type", "function") != "function":
+    if not isinstance(value, dict) or value.get("type") not in (None, "function"):
         raise InvalidRequest(field, value, "an object of the type function")
     check_names(field, value, ("id", "type", "function", "index"))
     function = value.get("function")

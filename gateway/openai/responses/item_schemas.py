@@ -45,7 +45,8 @@ def _items() -> list[Json]:
 
 
 def _item(kind: str, own: Json, required: list[str]) -> Json:
-    properties = {"type": {"const": kind}, "id": {"type": ["string", "null"]}, "status": {"enum": [*STATUSES, None]}}
+    kinds = {"const": kind} if "type" in required else {"enum": [kind, None]}
+    properties = {"type": kinds, "id": {"type": ["string", "null"]}, "status": {"enum": [*STATUSES, None]}}
     return {"type": "object", "properties": {**properties, **own}, "required": required}
 
 

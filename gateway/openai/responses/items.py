@@ -112,7 +112,8 @@ def read_items(field: str, values: Sequence[object]) -> list[Item]:
 def _item(field: str, value: object) -> Item:
     if not isinstance(value, dict):
         raise InvalidRequest(field, value, f"an object of the type {', '.join(READERS)}")
-    kind, status, own_id = value.get("type", "message"), value.get("status"), value.get("id")
+    kind, status, own_id = value.get("type"), value.get("status"), value.get("id")
+    kind = "message" if kind is None else kind
     if not isinstance(kind, str) or kind not in READERS:
         raise InvalidRequest(f"{field}.type", kind, f"{', '.join(READERS)}: other items are not implemented")
     if status is not None and status not in STATUSES:

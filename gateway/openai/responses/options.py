@@ -18,7 +18,7 @@ class ResponseStreamOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    include_obfuscation: bool = Field(
+    include_obfuscation: bool | None = Field(
         False, description="Padding against traffic analysis; it does not change the answer and is not added."
     )
 

@@ -16,6 +16,7 @@ from orcastream.gateway.admission.trace_headers import trace_headers
 from orcastream.gateway.errors import ApiError, invalid
 from orcastream.gateway.openai.endpoint import GenerationEndpoint
 from orcastream.gateway.openai.endpoints import CHAT, COMPLETIONS, endpoint_of
+from orcastream.gateway.openai.messages import read_messages
 from orcastream.gateway.openai.options import Options, UsageWanted
 from orcastream.gateway.openai.request import parse_body
 from orcastream.schemas.errors import InvalidRequest
@@ -237,6 +238,16 @@ def test_parameters_that_cannot_change_the_answer_are_accepted(
         "stream_options": {"include_obfuscation": False, "continuous_usage_stats": True},
     }
     assert ask(admission, **hints).request.payload == ask(admission).request.payload
+
+
+def test_null_is_the_default_of_members_too(admission: RequestAdmission) -> None:
+    """As programs send them whose objects have all members."""
+    options = {"include_usage": None, "continuous_usage_stats": None, "include_obfuscation": None}
+    asked = chat(admission, stream=True, stream_options=options, response_format={"type": "text", "json_schema": None})
+    assert asked.request.payload == chat(admission).request.payload
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    null, usual = ({"role": "assistant", "tool_calls": [{**call, "type": kind}]} for kind in (None, "function"))
+    assert read_messages([null]) == read_messages([usual])
 
 
 @pytest.mark.parametrize("ask", [completion, chat])

@@ -120,6 +120,10 @@ async def test_an_accepted_body_fits_the_document(stage: Stage, more: dict[str, 
 @pytest.mark.parametrize(
     ("more", "accepted"),
     [
+        ({"input": [{"type": None, "role": "user", "content": "x"}]}, True),
+        ({"text": {"format": {"type": "text", "name": None, "schema": None}}}, True),
+        ({"text": {"format": {"type": "text", "other": None}}}, False),
+        ({"stream": True, "stream_options": {"include_obfuscation": None}}, True),
         ({"background_options": None}, True),
         ({"background_options": {}}, True),
         ({"background_options": {"completion_window": "soonest"}}, True),
