@@ -1,6 +1,6 @@
 """Deadlines and lost entries: gateways and workers scan the request streams in small steps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 from redis.exceptions import ResponseError
@@ -19,6 +19,10 @@ REPAIRED = "repaired"
 """Consumer that holds entries that were delivered but belonged to nobody, until a worker takes them over."""
 PIECE = 16
 """Entries per script call: the script holds their bodies, which may be large."""
+MOST_OVERDUE = 1024
+"""About how many entries of one class a step ends: the other classes wait meanwhile."""
+_OLDEST = ""
+"""Where to begin a scan of the entries that nobody has claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,20 @@ class Swept:
     repaired: int = 0
 
 
+@dataclass(slots=True)
+class _Step:
+    """What one step has found so far; `refused`: the last error of Redis, for one class or request."""
+
+    now_ms: int
+    expired: list[EntryRef] = field(default_factory=list)
+    repaired: int = 0
+    refused: Unwritable | None = None
+
+
 class Sweeper:
-    """Scans all request streams, each with a cursor; one step reads `chunk` entries per class.
+    """Scans all request streams, each with a cursor; one step reads `chunk` entries per class, and more while they are
+    overdue: those next to them probably are, too. It begins with the oldest waiting ones, whose deadlines pass first
+    unless clients set different ones.
 
     Bound to one link. Any number of sweepers may run in parallel.
     """
@@ -63,28 +79,19 @@ class Sweeper:
 
         Raises LinkLost; Unwritable, after scanning all of them, if Redis refused a command for one of them.
         """
-        now_ms = await self._link.server_time_ms()
-        expired: list[EntryRef] = []
-        repaired = 0
-        refused: Unwritable | None = None
+        step = _Step(await self._link.server_time_ms())
         for keys, name in product(self._keys.each_lane, CLASSES):
+            stream = keys.requests(name)
             try:
-                overdue, fixed = await self._look(keys, name, now_ms)
+                await self._scan(step, keys, name, _OLDEST, PIECE)
+                self._cursors[stream] = await self._scan(step, keys, name, self._cursors.get(stream, "-"), self._chunk)
             except Unwritable as error:
-                refused = error
-                continue
-            repaired += fixed
-            for ref, request_id in overdue:
-                try:
-                    if await self._expire(ref, request_id, now_ms):
-                        expired.append(ref)
-                except Unwritable as error:
-                    refused = error
+                step.refused = error
         for keys in self._keys.each_lane:
             await self._recount(keys)
-        if refused is not None:
-            raise refused
-        return Swept(tuple(expired), repaired)
+        if step.refused is not None:
+            raise step.refused
+        return Swept(tuple(step.expired), step.repaired)
 
     async def _recount(self, keys: Keys) -> None:
         """Remove entries from the books that were deleted outside the protocol."""
@@ -95,24 +102,33 @@ class Sweeper:
             raise Unwritable(error) from None
         self._cursors[keys.work] = found.decode()
 
-    async def _look(self, keys: Keys, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:
-        """Return the next chunk's overdue entries with their request ids, and how many entries were repaired."""
-        stream = keys.requests(name)
-        overdue: list[tuple[EntryRef, str]] = []
-        repaired = 0
-        for begin in range(0, self._chunk, PIECE):
-            size, start = min(PIECE, self._chunk - begin), self._cursors.get(stream, "-")
-            args: list[Arg] = [GROUP, start, size, now_ms - self._margin_ms, REPAIRED, HANDED_OVER_MS]
+    async def _scan(self, step: _Step, keys: Keys, name: str, start: str, enough: int) -> str:
+        """Scan one class, and end what is overdue, until `enough` entries were in pieces with nothing overdue.
+
+        Returns where to continue. Raises LinkLost, and Unwritable if Redis refuses the scan.
+        """
+        num_overdue = 0
+        while enough > 0 and num_overdue < MOST_OVERDUE:
+            size = min(PIECE, enough)
+            args: list[Arg] = [GROUP, start, size, step.now_ms - self._margin_ms, REPAIRED, HANDED_OVER_MS]
             try:
-                cursor, fixed, *rows = await self._link.run(SWEEP, [stream], args)
+                cursor, fixed, *overdue = await self._link.run(SWEEP, [keys.requests(name)], args)
             except ResponseError as error:
                 raise Unwritable(error) from None
-            repaired += fixed
-            overdue += [(EntryRef(name, row[0].decode(), keys.lane), row[1].decode(errors="replace")) for row in rows]
-            self._cursors[stream] = after(cursor.decode()) if cursor else "-"
+            step.repaired += fixed
+            for entry_id, request_id, _ in overdue:
+                ref = EntryRef(name, entry_id.decode(), keys.lane)
+                try:
+                    if await self._expire(ref, request_id.decode(errors="replace"), step.now_ms):
+                        step.expired.append(ref)
+                except Unwritable as error:
+                    step.refused = error
             if not cursor:
-                break
-        return overdue, repaired
+                return "-"
+            start = after(cursor.decode())
+            num_overdue += len(overdue)
+            enough -= 0 if overdue else size
+        return start
 
     async def _expire(self, ref: EntryRef, request_id: str, now_ms: int) -> bool:
         try:

@@ -44,7 +44,7 @@ class Following:
         """Return the available updates, waiting for the first; none if `keep_alive_s` passed without one.
 
         Raises what the subscription raises, and ApiError if the gateway stops or the reply has not ended by
-        `give_up_at`, when not even Redis can be asked.
+        `give_up_at`: Redis is away, or whoever ends overdue requests has too many of them.
         """
         try:
             updates = await self._subscription.take(_TURN)
@@ -70,7 +70,7 @@ class Following:
 
 
 def _overdue() -> ApiError:
-    message = "The deadline passed, and Redis cannot be asked how the request ended."
+    message = "The deadline passed, and it is not known yet how the request ended."
     return ApiError(504, message, kind="server_error", code="expired", headers={"x-should-retry": "false"})
 
 

@@ -120,6 +120,34 @@ async def test_hazard_10_the_owner_learns_that_its_request_was_ended(
     assert not (await worker.renew(job))[job.ref].owned
 
 
+async def test_hazard_10_many_deadlines_pass_at_once(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """One step ends all of them, also behind requests that workers run and in front of others that wait."""
+    now_ms = await link.server_time_ms()
+    for number in range(100):
+        await enqueue(link, keys, make_request(f"runs{number}"))
+    await (await make_worker(redis_server.url, "w1")).claimer.new(100)
+    for number in range(100):
+        await enqueue(link, keys, make_request(f"overdue{number}", deadline_ms=now_ms - 5000))
+    for number in range(100):
+        await enqueue(link, keys, make_request(f"waits{number}"))
+    swept = await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()
+    assert len(swept.expired) == 100
+    assert await RequestQueue(link, keys).depth() == 200
+
+
+async def test_hazard_10_a_dead_workers_deadlines_pass_at_once(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """They are no waiting ones; one step ends all of those that follow the first."""
+    now_ms = await link.server_time_ms()
+    for number in range(100):
+        await enqueue(link, keys, make_request(f"r{number}", deadline_ms=now_ms - 5000))
+    await (await make_worker(redis_server.url, "w1")).claimer.new(100)
+    assert len((await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()).expired) == 100
+
+
 async def test_owners_get_a_margin_after_the_deadline(link: Link, keys: Keys) -> None:
     """A sweep does not race the owner at the exact deadline."""
     await enqueue(link, keys, make_request(deadline_ms=await link.server_time_ms() - 1000))
