@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from orcastream.broker.connection import Connection
@@ -68,7 +69,7 @@ class FileStore:
         self._patience_s = patience_s
 
     async def keep(self, tenant: str, file: StoredFile, bounds: FileBounds = UNBOUNDED) -> None:
-        """Add a file to its tenant's list, or update its record; its content expires with it.
+        """Add a file to its tenant's list, or update its record; its content expires with it, a job's results, too.
 
         Raises FilesFull.
         """
@@ -78,7 +79,7 @@ class FileStore:
             raise FilesFull("bytes", found[0], bounds.max_bytes)
         if kept < 0:
             raise FilesFull("files", found[0], bounds.max_files)
-        key = self._keys.file_pieces(file.id)
+        key = self._keys.job_results(file.job) if file.job else self._keys.file_pieces(file.id)
         await self._patiently(lambda link: link.call("PEXPIREAT", key, file.expires_ms))
 
     async def add_piece(self, file: StoredFile, number: int, piece: bytes) -> None:
@@ -127,7 +128,11 @@ class FileStore:
             raise FileLost(file.id)
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        """Delete everything of a file, readable or not; a job's results stay with the job."""
+        """Delete everything of a file, readable or not; of a job, the results that are the file's lines."""
+        with suppress(UnreadableFile):
+            file = await self.find(tenant, file_id)
+            if file is not None and file.job:
+                await self._job(file).drop_results(failed=file.outcome == "failed")
 
         async def delete(link: Connection) -> None:
             await link.call("HDEL", self._keys.files(tenant), file_id)
@@ -146,13 +151,15 @@ class FileStore:
             number += 1
 
     async def _results(self, file: StoredFile) -> AsyncIterator[bytes]:
-        job = Job(self._redis, self._keys, file.job, patience_s=self._patience_s)
-        cursor = FIRST_RESULT
+        job, cursor = self._job(file), FIRST_RESULT
         while results := await job.results_after(cursor, _RESULTS):
             cursor = results[-1].cursor
             for result in results:
                 if result.failed == (file.outcome == "failed"):
                     yield result.body + b"\n"
+
+    def _job(self, file: StoredFile) -> Job:
+        return Job(self._redis, self._keys, file.job, patience_s=self._patience_s)
 
     async def _patiently(self, action: Callable[[Connection], Awaitable[T]]) -> T:
         return await self._redis.patiently(action, time.monotonic() + self._patience_s)

@@ -13,7 +13,16 @@ from orcastream.broker.jobs.order import CANCELLING, JobOrder, JobProgress, chec
 from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.reply_log import REFUSED
 from orcastream.broker.resp import fields_of
-from orcastream.broker.scripts import CREATE_JOB, LEASE_JOB, MARK_JOB, RECORD_LINE, RESULTS_PAGE, SEAL_JOB, ScriptCall
+from orcastream.broker.scripts import (
+    CREATE_JOB,
+    DROP_RESULTS,
+    LEASE_JOB,
+    MARK_JOB,
+    RECORD_LINE,
+    RESULTS_PAGE,
+    SEAL_JOB,
+    ScriptCall,
+)
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import Keys
 
@@ -24,6 +33,8 @@ FIRST_RESULT: Final = "0"
 _NO_JOB: Final = -1
 _PAGE_BYTES: Final = 1024 * 1024
 """A page of results ends once it has this many bytes, so that only its last result can exceed them."""
+_LOOK: Final = 200
+"""Results that one call of drop_results.lua looks at."""
 _COUNTS: Final = ("completed", "failed", "completed_bytes", "failed_bytes")
 _FIELDS: Final = frozenset({"order", "total", *_COUNTS})
 """Fields of a job that are not marks."""
@@ -183,6 +194,17 @@ class Job:
         call = RESULTS_PAGE.call([self._keys.job_results(self.id)], [begin, count, _PAGE_BYTES])
         entries = await self._patiently(lambda link: link.run(call.script, call.keys, call.args))
         return [_result(entry) for entry in entries]
+
+    async def drop_results(self, *, failed: bool) -> None:
+        """Delete the results that are errors, or those that are none; they stay counted."""
+        key, outcome = self._keys.job_results(self.id), "failed" if failed else "completed"
+
+        async def drop(link: Connection) -> None:
+            begin = b"-"
+            while begin:
+                begin = await link.run(DROP_RESULTS, [key], [begin, outcome, _LOOK, _PAGE_BYTES])
+
+        await self._patiently(drop)
 
     async def mark(self, name: str, value: str | int) -> bool:
         """Record an event of the job; False if it was recorded before. Raises JobLost."""

@@ -128,6 +128,25 @@ async def test_an_input_with_a_wrong_line_fails_as_a_whole(
     assert worker.requests == []
 
 
+async def test_the_results_of_a_batch_are_gone_with_its_files(stage: Stage, redis_server: RedisServer) -> None:
+    """A tenant's limit of stored bytes counts files: what no file has is not in Redis, either."""
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    lines = [line(f"n{number}", temperature=-(number % 2)) for number in range(500)]
+    expiry: Any = {"anchor": "created_at", "seconds": 3600}
+    batch = await ended(client, await begin(client, *lines, output_expires_after=expiry))
+    stored = stage.keys.job_results(batch.id)
+    with redis_server.client() as redis:
+        assert redis.xlen(stored) == 500
+        assert 0 < redis.pttl(stored) <= 3_600_000
+        await client.files.delete(batch.output_file_id or "")
+        assert redis.xlen(stored) == 250
+        assert len(await results(client, batch.error_file_id)) == 250
+        await client.files.delete(batch.error_file_id or "")
+        assert redis.xlen(stored) == 0
+    assert await client.batches.retrieve(batch.id) == batch
+
+
 async def test_wrong_batches_are_refused(stage: Stage) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
