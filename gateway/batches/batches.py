@@ -182,7 +182,7 @@ class Batches:
         open_ones = await self._index.list_open()
         self._unreadable.keep(open_ones)
         self._failed.keep(open_ones)
-        for batch_id, tenant in open_ones.items():
+        for batch_id, tenant in sorted(open_ones.items()):  # by age: Redis returns many in any order
             if len(self._running) >= _AT_ONCE:
                 return
             if batch_id not in self._running and not self._failed.pauses(batch_id):

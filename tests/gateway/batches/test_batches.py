@@ -147,6 +147,29 @@ async def test_the_results_of_a_batch_are_gone_with_its_files(stage: Stage, redi
     assert await client.batches.retrieve(batch.id) == batch
 
 
+async def test_the_oldest_batches_run_first(stage: Stage, redis_server: RedisServer) -> None:
+    """Also where Redis returns them in another order, as it does with many: newer ones never overtake them."""
+    with redis_server.client() as redis:
+        usual = redis.config_get("hash-max-ziplist-entries")
+        redis.config_set("hash-max-ziplist-entries", 0)
+        try:
+            client = (await stage.gateway(max_batches=100)).openai()
+            first = await begin(client, line("a"))
+            asked: dict[str, Any] = {"input_file_id": first.input_file_id, "endpoint": CHAT, "completion_window": "24h"}
+            batches = [first, *[await client.batches.create(**asked) for _ in range(40)]]
+            runners = [stage.keys.job_runner(batch.id) for batch in sorted(batches, key=lambda batch: batch.id)]
+
+            async def is_run(number: int) -> bool:
+                return redis.exists(*runners) == number
+
+            await eventually(lambda: is_run(4))
+            await stage.gateway()
+            await eventually(lambda: is_run(8))
+            assert redis.exists(*runners[:8]) == 8
+        finally:
+            redis.config_set("hash-max-ziplist-entries", *usual.values())
+
+
 async def test_wrong_batches_are_refused(stage: Stage) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
