@@ -68,7 +68,7 @@ class JobRunner:
             window = (await self._job.progress()).widest_window
             for line in await self._job.lines_after(0, window):  # lines begin in order: no other can be in flight
                 await self._answers.withdraw(line)
-            await self._until_none_is_left(self._cancel_one)
+            await self._until_none_is_left(self._cancel_one, cancelled=True)
 
     async def _until_cancelled(self, work: Awaitable[None]) -> None:
         working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._lease.cancelled.wait())
@@ -81,10 +81,14 @@ class JobRunner:
                 task.cancel()
             await asyncio.gather(working, cancelled, return_exceptions=True)
 
-    async def _until_none_is_left(self, deal_with: Callable[[JobLine], Awaitable[LineResult]]) -> None:
+    async def _until_none_is_left(
+        self, deal_with: Callable[[JobLine], Awaitable[LineResult]], *, cancelled: bool = False
+    ) -> None:
         while True:
             if (await self._job.progress()).total is None:
                 raise JobLost(self._job.id)
+            if cancelled:
+                await self._job.cancel()  # Redis may have lost that, and must not lose it before the results
             if not await self._deal_with_all(deal_with):
                 await self._job.check_lines()
                 return

@@ -170,6 +170,28 @@ async def test_requests_of_a_wider_runner_are_withdrawn(redis_server: RedisServe
     assert (await job.progress()).ended
 
 
+async def test_a_job_stays_cancelled_where_redis_loses_that_while_it_ends(
+    own_redis: Callable[..., RedisServer], make_job: MakeJob
+) -> None:
+    """Otherwise it would count as done, with lines that say that it was canceled."""
+    server = own_redis(aof="always")
+    job = await sealed(make_job(server.url), 3)
+    mark = server.aof_size()
+    await job.cancel()
+
+    class LoseTheCancel(Answers):
+        async def withdraw(self, line: JobLine) -> None:
+            if not self.withdrawn:
+                await asyncio.to_thread(server.lose_writes_after, mark)
+            await super().withdraw(line)
+
+    lease = RunnerLease(job, new_process_name(), lease_ms=60_000)
+    assert await lease.take()
+    await JobRunner(job, LoseTheCancel(open_at_once=False), lease, window=2).run()
+    progress = await job.progress()
+    assert (progress.failed, progress.ended, progress.cancelling) == (3, True, True)
+
+
 async def test_a_cancelled_job_ends_without_more_answers(redis_server: RedisServer, make_job: MakeJob) -> None:
     job, answers = await sealed(make_job(redis_server.url), 20), Answers(open_at_once=False)
     for number in (1, 2):
