@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import product
+from random import shuffle
 
 from redis.exceptions import ResponseError
 
@@ -11,6 +12,7 @@ from orcastream.broker.entry import EntryRef, after
 from orcastream.broker.errors import Unusable, Unwritable
 from orcastream.broker.lease import HANDED_OVER_MS
 from orcastream.broker.origin import read_request
+from orcastream.broker.queue import RequestQueue
 from orcastream.broker.scripts import RECOUNT, SWEEP, Arg
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.keys import CLASSES, GROUP, Keys, check_id
@@ -103,31 +105,31 @@ class Sweeper:
         self._cursors[keys.work] = found.decode()
 
     async def _scan(self, step: _Step, keys: Keys, name: str, start: str, enough: int) -> str:
-        """Scan one class, and end what is overdue, until `enough` entries were in pieces with nothing overdue.
+        """Scan one class until `enough` entries were in pieces with nothing overdue; then end what is.
 
         Returns where to continue. Raises LinkLost, and Unwritable if Redis refuses the scan.
         """
-        num_overdue = 0
-        while enough > 0 and num_overdue < MOST_OVERDUE:
+        overdue: list[tuple[EntryRef, str]] = []
+        while enough > 0 and len(overdue) < MOST_OVERDUE:
             size = min(PIECE, enough)
             args: list[Arg] = [GROUP, start, size, step.now_ms - self._margin_ms, REPAIRED, HANDED_OVER_MS]
             try:
-                cursor, fixed, *overdue = await self._link.run(SWEEP, [keys.requests(name)], args)
+                cursor, fixed, *rows = await self._link.run(SWEEP, [keys.requests(name)], args)
             except ResponseError as error:
                 raise Unwritable(error) from None
             step.repaired += fixed
-            for entry_id, request_id, _ in overdue:
-                ref = EntryRef(name, entry_id.decode(), keys.lane)
-                try:
-                    if await self._expire(ref, request_id.decode(errors="replace"), step.now_ms):
-                        step.expired.append(ref)
-                except Unwritable as error:
-                    step.refused = error
+            overdue += [(EntryRef(name, row[0].decode(), keys.lane), row[1].decode(errors="replace")) for row in rows]
+            start = after(cursor.decode()) if cursor else "-"
             if not cursor:
-                return "-"
-            start = after(cursor.decode())
-            num_overdue += len(overdue)
-            enough -= 0 if overdue else size
+                break
+            enough -= 0 if rows else size
+        shuffle(overdue)  # other sweepers find the same ones
+        for ref, request_id in overdue:
+            try:
+                if await self._expire(ref, request_id, step.now_ms):
+                    step.expired.append(ref)
+            except Unwritable as error:
+                step.refused = error
         return start
 
     async def _expire(self, ref: EntryRef, request_id: str, now_ms: int) -> bool:
@@ -135,6 +137,11 @@ class Sweeper:
             check_id(request_id)
         except InvalidRequest:
             return False  # no reply log can be named: a worker buries the entry
+        try:
+            if not await RequestQueue(self._link, self._keys).exists(ref, request_id):
+                return False  # another sweeper came first
+        except ResponseError as error:
+            raise Unwritable(error) from None
         request = await read_request(self._link, self._keys, ref, now_ms)
         code, message = ErrorCode.EXPIRED, "the deadline passed before the request finished"
         try:

@@ -148,6 +148,21 @@ async def test_hazard_10_a_dead_workers_deadlines_pass_at_once(
     assert len((await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()).expired) == 100
 
 
+async def test_hazard_10_sweepers_share_what_is_overdue(
+    redis_server: RedisServer, link: Link, keys: Keys, open_link: OpenLink
+) -> None:
+    """All of them find the same requests; each request ends once, and hardly any is attempted twice."""
+    now_ms = await link.server_time_ms()
+    for number in range(200):
+        await enqueue(link, keys, make_request(f"r{number}", deadline_ms=now_ms - 5000))
+    links = [await open_link(redis_server.url) for _ in range(3)]
+    sweepers = [Sweeper(one, keys, f"g{at}", retention_ms=RETENTION_MS) for at, one in enumerate(links)]
+    ended = [len(swept.expired) for swept in await asyncio.gather(*(sweeper.step() for sweeper in sweepers))]
+    assert 200 <= sum(ended) < 400
+    for number in range(200):
+        assert await _terminals(link, keys, f"r{number}") == [b"error"]
+
+
 async def test_owners_get_a_margin_after_the_deadline(link: Link, keys: Keys) -> None:
     """A sweep does not race the owner at the exact deadline."""
     await enqueue(link, keys, make_request(deadline_ms=await link.server_time_ms() - 1000))
