@@ -9,6 +9,10 @@ from orcastream.gateway.errors import ApiError, gateway_stopping
 
 _TURN = 32
 """Updates taken at a time: replaying a long log must not keep all other clients waiting."""
+_STOPPED_S = 1.0
+"""A timer later than this was held up, because this process was stopped."""
+_READING_S = 10.0
+"""Time for a process that was stopped to read what was written meanwhile."""
 
 
 class Following:
@@ -25,6 +29,7 @@ class Following:
         self._ending = ending
         self._keep_alive_s = keep_alive_s
         self._give_up_at = give_up_at
+        self._is_overdue = False
         self._loop = asyncio.get_running_loop()
         self.taken_at = self._loop.time()
         """When updates last arrived, or their absence was noticed, by the loop's clock."""
@@ -44,24 +49,29 @@ class Following:
         """Return the available updates, waiting for the first; none if `keep_alive_s` passed without one.
 
         Raises what the subscription raises, and ApiError if the gateway stops or the reply has not ended by
-        `give_up_at`: Redis is away, or whoever ends overdue requests has too many of them.
+        `give_up_at`: Redis is away, or whoever ends overdue requests has too many of them. Later where this process was
+        stopped.
         """
         try:
             updates = await self._subscription.take(_TURN)
         except StopAsyncIteration:
             raise _to_be_continued() from None
         self.taken_at = self._loop.time()
-        if not updates and self.taken_at > self._give_up_at:
+        if not updates and self._is_overdue:
             raise _overdue()
         if len(updates) == _TURN:
             await asyncio.sleep(0)
         return updates
 
     def _watch(self) -> None:
+        now = self._loop.time()
+        if now - self._timer.when() > _STOPPED_S:
+            self._give_up_at = max(self._give_up_at, now + _READING_S)
         due_at = self.taken_at + self._keep_alive_s
-        if due_at <= self._loop.time():
+        if due_at <= now:
+            self._is_overdue = now > self._give_up_at
             self._subscription.nudge()
-            due_at = self._loop.time() + self._keep_alive_s
+            due_at = now + self._keep_alive_s
         self._timer = self._loop.call_at(due_at, self._watch)
 
     async def _close_at_the_end(self) -> None:

@@ -1,0 +1,59 @@
+"""Silence in a reply: keep-alives, and the end of waiting after the deadline."""
+
+import asyncio
+import time
+
+import pytest
+
+from orcastream.broker.subscription import ReplyState, Subscription, Update
+from orcastream.gateway.errors import ApiError
+from orcastream.gateway.replies.follow import Following
+
+UPDATE = Update((0,), (0,), 1)
+
+
+@pytest.fixture
+def state() -> ReplyState:
+    return ReplyState("r1")
+
+
+@pytest.fixture
+def subscription(state: ReplyState) -> Subscription:
+    subscription = Subscription(state, "default", state.subscriptions.discard)
+    subscription._admitted = True
+    state.subscriptions.add(subscription)
+    return subscription
+
+
+def followed(subscription: Subscription, *, for_s: float) -> Following:
+    """Follow until `for_s` from now."""
+    give_up_at = asyncio.get_running_loop().time() + for_s
+    return Following(subscription, asyncio.Event(), keep_alive_s=0.01, give_up_at=give_up_at)
+
+
+async def rest_of(following: Following) -> None:
+    """Follow, without an end."""
+    while True:
+        await following.take()
+
+
+async def test_waiting_ends_after_the_deadline(subscription: Subscription) -> None:
+    async with followed(subscription, for_s=0.05) as following:
+        with pytest.raises(ApiError) as caught:
+            await rest_of(following)
+    assert (caught.value.status, caught.value.code) == (504, "expired")
+
+
+async def test_a_stopped_process_reads_what_came_meanwhile(
+    state: ReplyState, subscription: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timers are due before anything is read, although the reply may have ended in time."""
+    loop = asyncio.get_running_loop()
+    async with followed(subscription, for_s=60) as following:
+        taking = asyncio.create_task(following.take())
+        await asyncio.sleep(0)
+        monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 3600)  # SIGSTOP, an hour, SIGCONT
+        assert await taking == []
+        assert await following.take() == []
+        state.publish(UPDATE)
+        assert await following.take() == [UPDATE]
