@@ -55,6 +55,8 @@ from orcastream.text.tokenizer import Tokenizer
 
 _LATE_S: Final = 10.0
 """Time after its deadline for a request to be ended by any process."""
+_STOPPED_S: Final = 1.0
+"""A timer later than this was held up, because this process was stopped: what came meanwhile has yet to be read."""
 _TURN: Final = 32
 """Maximum number of updates taken at a time."""
 _LOST_PAUSE_S: Final = 1.0
@@ -165,12 +167,16 @@ class RedisTransport:
         return watch
 
     async def _take(self, subscription: Subscription, watch: Watch, request: GenerationRequest) -> list[Update]:
+        """Return the next updates; none if this process was stopped while it waited for them."""
         deadline_ms = (watch.request or request).deadline_ms
-        left_s = (deadline_ms - self._redis.now_ms) / 1000
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + max(0.0, (deadline_ms - self._redis.now_ms) / 1000) + _LATE_S
         try:
-            async with asyncio.timeout(left_s + _LATE_S):
+            async with asyncio.timeout_at(give_up_at):
                 return await subscription.take(_TURN)
         except TimeoutError:
+            if loop.time() - give_up_at > _STOPPED_S:
+                return []
             message = "The deadline passed, and it is unknown how the request ended."
             raise Unavailable(message, code=NOT_ENDED, request_id=request.id) from None
         except StopAsyncIteration:

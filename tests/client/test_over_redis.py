@@ -1,6 +1,7 @@
 """The client directly over Redis: it posts, follows, continues after a Redis restart, and reposts lost requests."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain, repeat
@@ -11,6 +12,7 @@ from orcastream.broker.ending import Ender
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.link import Link
 from orcastream.client import (
+    AsyncReply,
     Cancelled,
     ClientError,
     Expired,
@@ -194,6 +196,26 @@ async def test_a_deadline_ends_a_request(stage: Stage, connect: Connect) -> None
     with pytest.raises(Expired):
         await connect(stage.url).generate([5], timeout_s=0.1).result()
     assert not served.gateway.shutdown.stopping
+
+
+async def test_a_stopped_process_reads_what_came_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, stage: Stage, connect: Connect
+) -> None:
+    """Timers are due before anything is read, although the reply may have ended in time."""
+    ids, gate, loop = stage.tokenizer.encode(TEXT), Gate(2), asyncio.get_running_loop()
+    await stage.worker(Answer([ids], gate=gate))
+    reply = connect(stage.url).generate([5])
+    first = [token for _ in range(2) for token in (await anext(reply)).tokens]
+    reading = asyncio.create_task(tokens_of(reply))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 3600)  # SIGSTOP, an hour, SIGCONT
+    await gate.open()
+    assert [*first, *await reading] == ids
+
+
+async def tokens_of(reply: AsyncReply) -> list[int]:
+    """Return the rest of a reply's tokens."""
+    return [token async for delta in reply for token in delta.tokens]
 
 
 async def test_errors_name_the_faulty_parameter(stage: Stage, connect: Connect) -> None:
