@@ -97,7 +97,7 @@ def refusal(response: httpx.Response, request_id: str) -> Exception:
     code = str(told.get("code") or f"http_{response.status_code}")
     message = str(told.get("message") or f"HTTP {response.status_code} {response.reason_phrase}")
     status, field = response.status_code, told.get("param")
-    retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+    retry_after_s = _retry_after_s(response.headers)
     if status == httpx.codes.TOO_MANY_REQUESTS:
         full = QueueFull(message, code=code, request_id=request_id, status=status)
         return Passing(full, retry_after_s)
@@ -116,14 +116,23 @@ def _told(response: httpx.Response) -> dict[str, Any]:
     return error if isinstance(error, dict) else {}
 
 
-def _retry_after_s(header: str | None) -> float:
-    """Return the seconds from now, from either form in RFC 9110; 0 without a header."""
-    if header is None:
+def _retry_after_s(headers: httpx.Headers) -> float:
+    """Return the seconds from now, from either form in RFC 9110; 0 without a header.
+
+    A date counts from the response's own, if it has one: this host's clock may be wrong.
+    """
+    after = headers.get("Retry-After", "")
+    if after.isascii() and after.isdigit():
+        return float(after)
+    at = _date(after)
+    if at is None:
         return 0.0
-    if header.isascii() and header.isdigit():
-        return float(header)
+    return max(0.0, (at - (_date(headers.get("Date", "")) or datetime.now(UTC))).total_seconds())
+
+
+def _date(header: str) -> datetime | None:
     try:
         at = parsedate_to_datetime(header)
     except ValueError:
-        return 0.0
-    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+        return None
+    return at.replace(tzinfo=at.tzinfo or UTC)

@@ -65,6 +65,16 @@ def test_retry_after_as_a_date() -> None:
         assert passing.retry_after_s == 0
 
 
+@pytest.mark.parametrize("ahead", [timedelta(days=1), timedelta(days=-1)])
+def test_a_date_counts_from_that_of_the_response(ahead: timedelta) -> None:
+    """This host's clock may be wrong."""
+    now = datetime.now(UTC) + ahead
+    dates = {"Date": now, "Retry_After": now + timedelta(seconds=100)}
+    passing = told(503, "no_worker", **{name: format_datetime(at, usegmt=True) for name, at in dates.items()})
+    assert isinstance(passing, Passing)
+    assert passing.retry_after_s == 100
+
+
 async def test_gateways_alternate_and_retries_end() -> None:
     attempts = Attempts(["a", "b"], patience_s=0.5)
     full = QueueFull("full", code="queue_full")
