@@ -3,7 +3,9 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -19,7 +21,7 @@ from orcastream.schemas.request import GenerationRequest, Payload
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
 from tests.gateway.replies.test_disconnects import cancel_key, departed, ending, leave_after, noticed
 from tests.gateway.scripted_worker import Answer, Gate
-from tests.gateway.sse_client import read
+from tests.gateway.sse_client import joined, read
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer
@@ -77,25 +79,53 @@ async def test_an_onlooker_cancels_no_clients_request(stage: Stage) -> None:
         assert [event async for event in reading][-1].done
 
 
-async def test_a_client_of_a_killed_gateway_that_never_returns(stage: Stage, model_folder: str) -> None:
-    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)))
-    await stage.gateway()
+@asynccontextmanager
+async def own_process(stage: Stage, model_folder: str) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
+    """Start a gateway in a process of its own; yield it and a client of it."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port))
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
             await eventually(lambda: is_ready(http))
-            async with http.stream("POST", "/v1/completions", json=BODY) as response:
-                request_id = response.headers["x-request-id"]
-                reading = read(response)
-                await anext(reading)
-                await marked(stage, request_id)
-                process.send_signal(signal.SIGKILL)
+            yield process, http
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
         await process.wait()
+
+
+async def test_a_client_of_a_killed_gateway_that_never_returns(stage: Stage, model_folder: str) -> None:
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)))
+    await stage.gateway()
+    async with (
+        own_process(stage, model_folder) as (process, http),
+        http.stream("POST", "/v1/completions", json=BODY) as response,
+    ):
+        request_id, reading = response.headers["x-request-id"], read(response)
+        await anext(reading)
+        await marked(stage, request_id)
+        process.send_signal(signal.SIGKILL)
     assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
+
+
+async def test_a_client_of_a_frozen_gateway_learns_of_the_end(stage: Stage, model_folder: str) -> None:
+    """Another gateway cancels the request, as if the frozen one had been killed."""
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)))
+    await stage.gateway()
+    async with (
+        own_process(stage, model_folder) as (process, http),
+        http.stream("POST", "/v1/completions", json=BODY) as response,
+    ):
+        request_id, reading = response.headers["x-request-id"], read(response)
+        seen = [await anext(reading)]
+        await marked(stage, request_id)
+        process.send_signal(signal.SIGSTOP)
+        assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
+        process.send_signal(signal.SIGCONT)
+        seen += [event async for event in reading]
+    assert [event.error["code"] for event in seen if event.error] == [ErrorCode.CANCELLED]
+    assert seen[-1].error
+    assert TEXT.startswith(joined(seen[:-1]))
 
 
 async def is_ready(http: httpx.AsyncClient) -> bool:
