@@ -63,7 +63,7 @@ class Admission:
     async def admit(self, session: Session, claimed: Claimed) -> Running | None:
         """Return the request of a fresh claim, registered in the roster; None if there is nothing to run."""
         try:
-            request = await self._parse(claimed, session.now_ms)
+            request = await self._request(session, claimed)
         except InvalidRequest as error:
             answered = await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
             self._lifecycle.refused(claimed, error, answered=answered)
@@ -124,6 +124,22 @@ class Admission:
             attempts = running.claimed.deliveries - 1  # new tokens, if any, came in the first one that counts
             log.error("dead letter", extra=running.log_fields(attempts=attempts))
             running.fail(ErrorCode.DEAD_LETTER, f"no new token in {attempts} attempts")
+
+    async def _request(self, session: Session, claimed: Claimed) -> GenerationRequest:
+        """Return the request in an entry; raise InvalidRequest for any defect.
+
+        An idle worker read the server's clock some time ago, and it may have been set since: before a deadline counts
+        as passed, or as too far ahead, it is read again.
+        """
+        try:
+            request = await self._parse(claimed, session.now_ms)
+            if session.now_ms < request.deadline_ms:
+                return request
+        except InvalidRequest as error:
+            if error.field != "deadline":
+                raise
+        await session.read_clock()
+        return await self._parse(claimed, session.now_ms)
 
     async def _parse(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
         """Return the request in an entry; raise InvalidRequest for any defect: it must not affect other requests."""

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from orcastream import demo
+from orcastream.broker.link import Link
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.schemas.errors import ErrorCode
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import Producer
 
@@ -49,3 +51,36 @@ async def test_a_wrong_host_clock_ends_no_request(
     assert fold.terminal.error is None, fold.terminal
     assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=40)
     assert 0 < late.terminal.usage.completion_tokens < 3900
+
+
+@pytest.mark.parametrize("ahead_s", [HOUR_S, -8 * 24 * HOUR_S], ids=["back", "forward by a week"])
+async def test_a_servers_clock_set_while_a_worker_is_idle_ends_no_request(
+    producer: Producer,
+    redis_server: RedisServer,
+    undisturbed: Callable,
+    count_prompt: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_s: int,
+) -> None:
+    """It reads the clock seldom while no deadline depends on it."""
+    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    settings = WorkerSettings(drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]
+    worker = Worker(settings, redis_server.url, producer.keys, "clock", engine, None)
+    time_ms = Link.server_time_ms
+
+    async def before(link: Link) -> int:
+        return await time_ms(link) + ahead_s * 1000
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "server_time_ms", before)
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(PATIENCE_S):
+            while not producer.redis.exists(producer.keys.worker("clock")):  # noqa: ASYNC110 (Redis knows)
+                await asyncio.sleep(0.01)
+    request_id = producer.post(count_prompt, max_tokens=40)
+    fold = await asyncio.to_thread(producer.read, request_id)
+    worker.drain()
+    await running
+    assert fold.terminal is not None
+    assert fold.terminal.error is None, fold.terminal
+    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=40)
