@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ def load_model_config(config: EngineConfig) -> Any:
     Raises UnsupportedModel if it cannot be read, or if its architecture is not a causal language model built into
     transformers: code that comes with a model is never run. Raises OSError if there is none.
     """
+    _refuse_missing(config.model)
     with quiet(), one_line_errors(f"{config.model}: config.json"):
         found = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
         if type(found) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -61,6 +63,17 @@ def load_model_config(config: EngineConfig) -> Any:
             if getattr(each, "output_router_logits", False):
                 each.output_router_logits = False  # left behind by a training, whose loss alone reads them
         return found
+
+
+def _refuse_missing(model: str) -> None:
+    """Raise UnsupportedModel for a directory without a model, OSError for a path that leads to no directory."""
+    folder = Path(model)
+    told = f"model: got {model!r}, allowed: a directory with a config.json, or a hub id"
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UnsupportedModel(told)
+    elif model.startswith(("/", "./", "../", "~")):  # as no hub id does
+        raise FileNotFoundError(told)
 
 
 def load_model(config: EngineConfig, model_config: Any, device: torch.device) -> PreTrainedModel:

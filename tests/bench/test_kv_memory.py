@@ -33,7 +33,7 @@ def test_a_model_whose_cache_cannot_be_known_is_named_with_the_reason(tmp_path: 
         "type:clip": "^type:clip: Unrecognized configuration class",
         "": "^model: got an empty name, allowed: a directory or a hub id$",
         str(tmp_path): f"^{tmp_path}: .*zero",
-        str(tmp_path / "missing"): f"^{tmp_path}/missing: config.json: ",
+        str(tmp_path / "missing"): f"^model: got '{tmp_path}/missing', allowed: a directory with a config.json, or a",
     }.items():
         with pytest.raises(UserError, match=why):
             main([model])

@@ -51,9 +51,16 @@ def test_errors_are_one_line(
 
 
 @pytest.mark.parametrize("prompt", [("--prompt-ids", "1"), ("--prompt", "hello")])
-def test_a_missing_model(prompt: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", str(tmp_path / "nothing"), *prompt]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'nothing'}: ")
+@pytest.mark.parametrize("name", ["nothing", "empty", "file"])
+def test_a_missing_model(
+    name: str, prompt: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    model = str(tmp_path / name)
+    assert main(["--model", model, *prompt]) == 2
+    told = f"error: model: got {model!r}, allowed: a directory with a config.json, or a hub id\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_closed_output_pipe_ends_the_program(saved_llama: Path) -> None:

@@ -122,7 +122,9 @@ def test_a_missing_directory_is_an_os_error(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_model_is_unsupported(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match="model_type"):
+    with pytest.raises(
+        UnsupportedModel, match=f"^model: got '{tmp_path}', allowed: a directory with a config.json, or"
+    ):
         OrcaEngine.load(EngineConfig(str(tmp_path), device="cpu"))
 
 
