@@ -22,7 +22,7 @@ _PAGE = 200
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return exit code 1 if there is no such job, or it has not ended yet."""
+    """Return exit code 1 if there is no such job, it has not ended yet, or it has and is to be canceled."""
     return run_with_redis(load_settings(ResultsSettings, arguments, "results", FLAGS), _results)
 
 
@@ -33,9 +33,12 @@ async def _results(link: Connection, settings: ResultsSettings) -> None:
             await _list(link, redis, settings)
             return
         job = Job(redis, settings.keys(), settings.job, patience_s=_PATIENCE_S)
-        if settings.cancel:
-            await job.cancel()
         progress = await job.progress()
+        if settings.cancel:
+            if progress.ended:
+                raise NotDone(f"job: got {job.id!r}, which has ended, allowed with --cancel: one that has not")
+            await job.cancel()
+            progress = await job.progress()
         if settings.output is None:
             await _print(job, ordered=settings.ordered)
         else:

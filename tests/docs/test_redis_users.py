@@ -105,13 +105,20 @@ def refused(admin: "redis.Redis") -> set[tuple[str, str]]:
 
 
 def _run_a_job(guarded: Guarded, directory: Path) -> None:
-    """Submit a job as the gateway's user; list and delete it as the console's."""
+    """Submit a job as the gateway's user; list it, cancel it once it lacks a line, and delete it as the console's."""
     (directory / "in.jsonl").write_text(json.dumps({"prompt": PROMPT, "temperature": 0}))
     model = ["--served-model-name", "orca-demo"]
     submit = ["submit", str(directory / "in.jsonl"), "--job", "bulk", "--redis-url", guarded.url("gateway")]
     assert main([*submit, *model]) == 0
-    for command in (["top", "--once", "--interval-s", "0.2"], ["results"], ["results", "bulk", "--cancel", "--delete"]):
-        assert main([*command, "--redis-url", guarded.url("console"), *model]) == 0
+    console = ["--redis-url", guarded.url("console"), *model]
+    for command in (["top", "--once", "--interval-s", "0.2"], ["results"]):
+        assert main([*command, *console]) == 0
+    job = Keys("orca-demo").job("bulk")
+    with guarded.client("admin") as admin:
+        for total, options, code in ((2, "--cancel", 1), (1, "--delete", 0)):
+            admin.hset(job, "total", str(total))
+            assert main(["results", "bulk", options, *console]) == code
+        assert not admin.exists(job)
 
 
 def _run_a_batch(gateway: GatewayProcess) -> None:

@@ -150,6 +150,10 @@ def test_results_of_another_process(shell: Shell) -> None:
     printed = [json.loads(line) for line in shell.run("results", "sums", "--ordered")[0].splitlines()]
     assert [one["id"] for one in printed] == ["sums.1", "sums.2", "sums.3"]
     output = shell.directory / "second.jsonl"
+    shown, complaint = shell.run("results", "sums", "--cancel", "--output", str(output), "--delete", code=1)
+    assert (shown, output.exists()) == ("", False)
+    assert "job: got 'sums', which has ended, allowed with --cancel: one that has not" in complaint
+    assert json.loads(shell.run("results", "--json")[0])["state"] == "ended"
     shell.run("results", "sums", "--output", str(output), "--ordered", "--delete")
     assert read(output) == printed
     assert "'sums' is missing" in shell.run("results", "sums", code=1)[1]
