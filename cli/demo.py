@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from rich.live import Live
 from orcastream.cli.answer import Answer
 from orcastream.cli.demo_view import PlainLog, figures, progress
 from orcastream.cli.errors import UserError
+from orcastream.cli.interruption import cancel_on_stop
 from orcastream.cli.served_model import with_model
 from orcastream.cli.stack import Stack
 from orcastream.cli.stop_signals import StopSignals
@@ -68,9 +68,7 @@ async def _demo(console: Console, directory: Path, *, keep: bool) -> int:
     stack = Stack(settings, lambda name, line: lines.append(f"{name:<8} | {line}"))
     main_task = asyncio.current_task()
     assert main_task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # ignored by nohup
-            asyncio.get_running_loop().add_signal_handler(number, main_task.cancel)
+    cancel_on_stop(main_task)
     begun = time.monotonic()
     try:
         with console.status("Starting Redis, a gateway and two workers with the demo model ..."):

@@ -1,6 +1,10 @@
-"""The reaction of a command in a terminal to stop signals: that to Ctrl-C."""
+"""The reactions of a command in a terminal to stop signals: that to Ctrl-C, or where Ctrl-C ends less, its end."""
 
+import asyncio
 import signal
+from typing import Any
+
+from orcastream.telemetry.leaving import stop_signals
 
 
 def interrupt_on_stop() -> None:
@@ -8,3 +12,18 @@ def interrupt_on_stop() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def cancel_on_stop(task: asyncio.Task[Any]) -> None:
+    """Let SIGTERM and SIGHUP cancel `task`, which cleans up; nohup's choice stays.
+
+    Once: `timeout` signals its child twice, and the second signal must not cut the clean-up short.
+    """
+
+    def cancel() -> None:
+        if not task.cancelling():
+            task.cancel()
+
+    for number in stop_signals():
+        if number != signal.SIGINT:
+            asyncio.get_running_loop().add_signal_handler(number, cancel)

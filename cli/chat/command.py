@@ -11,17 +11,28 @@ from orcastream.cli.chat.conversation import Conversation
 from orcastream.cli.chat.slash import COMMANDS, carry_out
 from orcastream.cli.credentials import without_credentials
 from orcastream.cli.errors import UserError
+from orcastream.cli.interruption import cancel_on_stop
 from orcastream.cli.parse import load_settings
 from orcastream.cli.settings import ChatSettings
 from orcastream.client import AsyncClient, ClientError, InvalidRequest, served_models
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, print and remember until the input ends. Return 1 if a piped question got no answer."""
-    return asyncio.run(_chat(load_settings(ChatSettings, arguments, "chat")))
+    """Ask, print and remember until the input ends. Return 1 if a piped question got no answer.
+
+    SIGTERM and SIGHUP end it, too: the request is canceled, the terminal restored, and KeyboardInterrupt raised.
+    """
+    settings = load_settings(ChatSettings, arguments, "chat")
+    try:
+        return asyncio.run(_chat(settings))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def _chat(settings: ChatSettings) -> int:
+    conversing = asyncio.current_task()
+    assert conversing is not None
+    cancel_on_stop(conversing)
     url = without_credentials(settings.url)
     key = settings.api_key.get_secret_value() if settings.api_key else None
     try:
@@ -70,6 +81,7 @@ async def _typed(conversation: Conversation, model: str) -> int:
 
 async def _answered(conversation: Conversation, question: str) -> bool:
     """Print the answer, or why there is none; return False if Ctrl-C ended it."""
+    conversing = asyncio.current_task()
     asking = asyncio.create_task(conversation.ask(question, _show))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, asking.cancel)
@@ -78,7 +90,7 @@ async def _answered(conversation: Conversation, question: str) -> bool:
     except ClientError as error:
         _tell(str(error))
     except asyncio.CancelledError:
-        if not asking.cancelled():  # this task itself was cancelled
+        if conversing is not None and conversing.cancelling():
             raise
         print()
         return False

@@ -57,7 +57,8 @@ class Tty:
     def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
         self.process = process
         self._master = master
-        self._text = ""
+        self.text = ""
+        """Everything shown so far."""
         self._seen = 0
         self._changed = asyncio.Event()
         os.set_blocking(master, False)
@@ -106,11 +107,16 @@ class Tty:
     async def shows(self, pattern: str, timeout_s: float = PATIENCE_S) -> str:
         """Wait for the first match in the output not searched yet."""
         async with asyncio.timeout(timeout_s):
-            while (match := re.search(pattern, self._text[self._seen :])) is None:
+            while (match := re.search(pattern, self.text[self._seen :])) is None:
                 self._changed.clear()
                 await self._changed.wait()
         self._seen += match.end()
         return match[0]
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed, as it does for a shell."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
 
     async def close(self) -> int:
         """Make sure that the chat ends; return its exit code."""
@@ -123,7 +129,7 @@ class Tty:
 
     def _read(self) -> None:
         try:
-            self._text += os.read(self._master, 65536).decode(errors="replace")
+            self.text += os.read(self._master, 65536).decode(errors="replace")
         except OSError:  # the last process on the terminal is gone
             asyncio.get_running_loop().remove_reader(self._master)
         self._changed.set()

@@ -1,6 +1,7 @@
 """`orcastream chat` at a terminal: lines of any length, pasted text, history, Ctrl-C, commands."""
 
 import json
+import signal
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -109,6 +110,31 @@ async def test_ctrl_c_cancels_the_answer_and_not_the_program(stage: Stage, open_
     await tty.type(CTRL_D)
     assert await tty.process.wait() == 0
     assert len(worker.requests) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("answering", [False, True], ids=["at the prompt", "during an answer"])
+async def test_a_stopped_chat_cancels_its_request_and_restores_the_terminal(
+    stage: Stage, open_tty: Open, answering: bool, number: signal.Signals
+) -> None:
+    worker = await stage.worker(lambda _: Answer([stage.tokenizer.encode("Lang und breit.")], gate=Gate(6)))
+    tty = await open_tty((await stage.gateway(disconnect_grace_s=60)).url)
+    if answering:
+        await tty.type("first\r")
+        await tty.shows("Lang")
+    else:
+        await tty.type("never sent")
+        await tty.shows("sent")
+        assert not tty.echoes
+    for _ in range(2):  # as `timeout` sends it
+        tty.process.send_signal(number)
+    assert await tty.process.wait() == 130
+    assert tty.echoes
+    assert tty.text.count("\x1b[?2004h") == tty.text.count("\x1b[?2004l") == 1
+    assert "Traceback" not in tty.text
+    assert len(worker.requests) == answering
+    if answering:
+        await eventually(lambda: _ended(stage, worker.requests[0]))
 
 
 async def _ended(stage: Stage, request: GenerationRequest) -> bool:
