@@ -10,6 +10,7 @@ import signal
 import sys
 
 from orcastream.cli.environment import as_environment, import_path
+from orcastream.cli.init_process import continue_below_init
 from orcastream.cli.ports import held_port
 from orcastream.cli.process import Program
 from orcastream.cli.stop_signals import KILLED, StopSignals, stopped_or_killed
@@ -25,6 +26,7 @@ _STOP_MARGIN_S = 8.0
 
 def serve_all(settings: GatewaySettings) -> int:
     """Serve until a signal: 0 after an orderly stop, 130 after a second signal. Raises PortUnavailable, GaveUp."""
+    continue_below_init()
     set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     return asyncio.run(_serve_all(settings))
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from orcastream.cli.command import warn
 from orcastream.cli.errors import UserError
+from orcastream.cli.init_process import continue_below_init
 from orcastream.cli.parse import load_settings
 from orcastream.cli.served_model import with_model
 from orcastream.cli.stack import Stack
@@ -25,6 +26,7 @@ _COLOURS = (36, 33, 35, 32, 34, 31)
 
 def main(arguments: Sequence[str]) -> int:
     """Run until Ctrl-C: return 0 after an orderly stop, 130 after a second Ctrl-C, 2 if the service cannot start."""
+    continue_below_init()
     settings = with_model(load_settings(UpSettings, arguments, "up"))
     _check_extras()
     _warn_of_unused(settings)
