@@ -78,8 +78,10 @@ def _check_matcher(request: Request, eos_token_ids: Collection[int]) -> None:
     """Check that the matcher can end the output, and that nothing else forbids it."""
     if request.beam is not None:
         raise InvalidRequest("matcher", request.matcher, "none with a beam search")
-    if request.sampling.ignore_eos or not eos_token_ids:
-        raise InvalidRequest("ignore_eos", True, "false with a matcher, and a model that has an end-of-sequence token")
+    if not eos_token_ids:
+        raise InvalidRequest("matcher", request.matcher, "none: this model has no end-of-sequence token")
+    if request.sampling.ignore_eos:
+        raise InvalidRequest("ignore_eos", True, "false with a matcher, which says where the output may end")
     if request.sampling.min_tokens:
         raise InvalidRequest("min_tokens", request.sampling.min_tokens, "0 with a matcher")
 

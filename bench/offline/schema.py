@@ -5,6 +5,7 @@ import random
 from collections.abc import Collection
 
 from orcastream.schemas.constraint import Constraint
+from orcastream.schemas.errors import InvalidRequest
 from orcastream.text.matcher import Matcher
 from orcastream.text.vocabulary import Vocabulary
 
@@ -28,7 +29,12 @@ _PIECES = ('{"', '"}', '":', '",', ' "', '": ', '": "', '", "', "[]", "]}", "},"
 
 
 def endless_matcher(vocab_size: int, eos_token_ids: Collection[int]) -> Matcher:
-    """Return a matcher at the beginning of such an answer, over a made-up vocabulary: weights and text are random."""
+    """Return a matcher at the beginning of such an answer, over a made-up vocabulary: weights and text are random.
+
+    Raises InvalidRequest if no token could end it.
+    """
+    if not eos_token_ids:
+        raise InvalidRequest("--with-schema", True, "nothing: this model has no end-of-sequence token")
     tokens = _tokens(vocab_size)
     vocabulary = Vocabulary(tokens, eos_token_ids, special=eos_token_ids, encode=lambda text: list(text.encode()))
     return Matcher.of(Constraint(json_schema=json.dumps(SCHEMA)), vocabulary)

@@ -14,6 +14,7 @@ from orcastream.bench.main import main
 from orcastream.bench.offline.command import OfflineBench
 from orcastream.bench.offline.drive import Drive
 from orcastream.bench.offline.model_card import model_card
+from orcastream.bench.offline.schema import endless_matcher
 from orcastream.bench.offline.variants import variants
 from orcastream.bench.workloads import SampleRequest
 from orcastream.cli.errors import UserError
@@ -21,6 +22,7 @@ from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.model.passes import passes_unavailable
 from orcastream.engine.model.passes.merge_projections import MergedLinear
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+from orcastream.schemas.errors import InvalidRequest
 from tests.engine.conftest import build
 
 MODEL = str(demo.MODEL_DIR)
@@ -186,3 +188,8 @@ def test_values_are_parsed_by_field_type() -> None:
     base, other = variants(BASE, [], ["self_check=true,kv_cache_memory=1GiB,max_model_len=none"])
     assert (base.name, base.config.self_check) == ("base", False)
     assert (other.config.self_check, other.config.kv_cache_memory, other.config.max_model_len) == (True, 2**30, None)
+
+
+def test_a_schema_needs_a_token_that_ends_the_answer() -> None:
+    with pytest.raises(InvalidRequest, match="--with-schema: got True, allowed: nothing: this model has no end-of-seq"):
+        endless_matcher(300, frozenset())

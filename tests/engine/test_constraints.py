@@ -145,6 +145,7 @@ def test_settings_that_forbid_the_end_are_refused(engine: OrcaEngine, make_engin
     beam = Request("b", (1,), SamplingParams(temperature=0), beam=Beam(2), matcher=Climbing())
     with pytest.raises(InvalidRequest, match="beam"):
         engine.submit(beam)
-    with pytest.raises(InvalidRequest, match="end-of-sequence"):
+    with pytest.raises(InvalidRequest, match="allowed: none: this model has no end-of-sequence token") as caught:
         make_engine().submit(climbing("c"))
+    assert caught.value.field == "matcher"
     assert VOCAB_SIZE > 9 + 3 * 20
