@@ -1,7 +1,6 @@
 """The emulated CUDA device, and the engine on it: streams, events, page-locked memory, capture and replay."""
 
 import gc
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,16 +12,12 @@ import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine, Request
-from orcastream.engine.native.compiler import Compiler
 from tests.engine.conftest import build
-from tests.engine.emulated_cuda import EmulatedCuda, emulated_cuda
+from tests.engine.emulated_cuda import EmulatedCuda, emulated_cuda, lacking
 from tests.engine.running import request, run, tokens
 from tests.lora import save_adapter
 
-pytestmark = [
-    pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this build of torch has CUDA"),
-    pytest.mark.skipif(shutil.which(Compiler.find().command[0]) is None, reason="no C++ compiler"),
-]
+pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
 
 SETTINGS: dict[str, Any] = {
     "block_size": 4,
@@ -36,7 +31,6 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture
 def cuda(tmp_path: Path) -> Iterator[EmulatedCuda]:
     """Replace torch.cuda with an emulated device for one test."""
-    pytest.importorskip("triton")
     with emulated_cuda(tmp_path) as device:
         yield device
 

@@ -1,7 +1,6 @@
 """A real worker process on a GPU, or on the emulated one where there is none."""
 
 import multiprocessing
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from orcastream.engine.native.compiler import Compiler
+from tests.engine.emulated_cuda import emulated_cuda, lacking
 from tests.worker.worker_process import PACED, WorkerProcess
 
 needs_a_device = pytest.mark.skipif(
-    not torch.cuda.is_available()
-    and (torch.backends.cuda.is_built() or shutil.which(Compiler.find().command[0]) is None),
-    reason="no GPU, and the emulated one needs a build of torch without CUDA and a C++ compiler",
+    not torch.cuda.is_available() and bool(lacking()), reason=f"no GPU, and {lacking()}"
 )
 
 
@@ -30,8 +27,6 @@ class GpuWorker(WorkerProcess):
 
 def _prepare(folder: Path) -> None:
     """Slow the engine down, and replace torch.cuda in this process, for as long as it runs, if there is no GPU."""
-    from tests.engine.emulated_cuda import emulated_cuda
-
     global _emulation
     if not torch.cuda.is_available():
         _emulation = emulated_cuda(folder, total_memory=2**32)

@@ -8,6 +8,7 @@ Triton's interpreter.
 """
 
 from tests.engine.emulated_cuda.device import EmulatedCuda
+from tests.engine.emulated_cuda.lacking import lacking
 from tests.engine.emulated_cuda.patches import emulated_cuda
 
-__all__ = ["EmulatedCuda", "emulated_cuda"]
+__all__ = ["EmulatedCuda", "emulated_cuda", "lacking"]
