@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 
 namespace orca {
@@ -31,13 +32,19 @@ class Scratch {
         if (bytes > size_) {
             std::free(memory_);
             memory_ = std::aligned_alloc(4096, bytes);
-            if (memory_ == nullptr) std::abort();
+            if (memory_ == nullptr) end_without(bytes);
             size_ = bytes;
         }
         return static_cast<T*>(memory_);
     }
 
   private:
+    // Threads of the team wait for this one: no error can be returned.
+    [[noreturn]] static void end_without(int64_t bytes) {
+        std::fprintf(stderr, "orcastream: the CPU operators get no %lld bytes of memory\n", static_cast<long long>(bytes));
+        std::abort();
+    }
+
     void* memory_ = nullptr;
     int64_t size_ = 0;
 };
