@@ -10,9 +10,8 @@ from orcastream.broker.errors import BrokerError, require
 from orcastream.broker.files.stored_file import StoredFile
 from orcastream.broker.jobs.job import FIRST_RESULT, Job
 from orcastream.broker.redis_link import RedisLink
-from orcastream.broker.reply_log import REFUSED
 from orcastream.broker.resp import fields_of
-from orcastream.broker.scripts import KEEP_FILE
+from orcastream.broker.scripts import ADD_ENTRY, KEEP_FILE
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import Keys
 
@@ -84,12 +83,10 @@ class FileStore:
 
     async def add_piece(self, file: StoredFile, number: int, piece: bytes) -> None:
         """Add piece `number` (1, 2, 3 …) of the content, at most PIECE_BYTES; an existing one stays as it is."""
-        key = self._keys.file_pieces(file.id)
+        call = ADD_ENTRY.call([self._keys.file_pieces(file.id)], [file.expires_ms, f"{number}-0", "piece", piece])
 
         async def add(link: Connection) -> None:
-            added = ("XADD", key, f"{number}-0", "piece", piece)
-            replies = await link.call_many([added, ("PEXPIREAT", key, file.expires_ms)])
-            require([reply for reply in replies if REFUSED not in str(reply)])
+            require(await link.call_many([call]))
 
         await self._patiently(add)
 

@@ -14,6 +14,7 @@ from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.reply_log import REFUSED
 from orcastream.broker.resp import fields_of
 from orcastream.broker.scripts import (
+    ADD_ENTRY,
     CREATE_JOB,
     DROP_RESULTS,
     LEASE_JOB,
@@ -164,9 +165,9 @@ class Job:
         key = self._keys.job_lines(self.id)
 
         async def add(link: Connection) -> None:
-            added = [("XADD", key, f"{line.number}-0", "line", line.body) for line in lines]
-            expiring = ("PEXPIREAT", key, order.kept_until_ms)  # also early, in case this stops or memory runs out
-            replies = await link.call_many([*added[:1], expiring, *added[1:], expiring])
+            first = [ADD_ENTRY.call([key], [order.kept_until_ms, *_entry(line)]) for line in lines[:1]]
+            require(await link.call_many(first))  # only then the others: at first the server may not know the script
+            replies = await link.call_many([("XADD", key, *_entry(line)) for line in lines[1:]])
             require([reply for reply in replies if REFUSED not in str(reply)])
 
         await self._patiently(add)
@@ -288,6 +289,10 @@ def _progress(fields: Mapping[bytes, bytes]) -> JobProgress:
         failed_bytes,
         {name: value for name, value in texts.items() if name not in _FIELDS},
     )
+
+
+def _entry(line: JobLine) -> tuple[str, str, bytes]:
+    return f"{line.number}-0", "line", line.body
 
 
 def _number(entry_id: bytes) -> int:
