@@ -54,10 +54,10 @@ class Request:
     (milliseconds; None: no target), `deadline_s` (seconds of `time.monotonic()`) and `waited_s` (seconds that the
     request had waited before it was submitted). Cached prefixes are shared only among requests with the same tenant,
     `cache_salt` and `adapter`; the adapter changes what the model computes for the request (None: nothing). Requests of
-    one `group` that are submitted with the same known tokens (the choices of one prompt) compute them once; they have
-    the same adapter. With `beam` the request is a beam search. A `matcher`, which must be new, constrains the outputs.
-    `prompt_logprobs` asks for the log probability of each prompt token, and of that many likeliest tokens at its
-    position; those of the first `prompt_told` tokens were reported elsewhere before.
+    one `group` that are submitted with the same known tokens (the choices of one prompt) compute them once, if tenant,
+    salt and adapter are the same, too. With `beam` the request is a beam search. A `matcher`, which must be new,
+    constrains the outputs. `prompt_logprobs` asks for the log probability of each prompt token, and of that many
+    likeliest tokens at its position; those of the first `prompt_told` tokens were reported elsewhere before.
 
     The state changes only through the methods below; a change that cannot follow the current state raises
     IllegalTransition. The progress of a prefill follows from the state and `num_computed`, never from token counts

@@ -15,10 +15,10 @@ class GroupLeaders:
         return len(self._of)
 
     def waiting(self, request: Request) -> Iterator[Request]:
-        """Yield waiting requests with the group, adapter and known tokens of `request`."""
+        """Yield waiting requests with the group, tenant, cache salt, adapter and known tokens of `request`."""
         for other in self._of.get(request.group or "", ()):
-            is_equal = other.tokens == request.tokens and other.adapter is request.adapter
-            if other.state is RequestState.WAITING and is_equal:
+            may_share = other.chain.root == request.chain.root and other.adapter is request.adapter
+            if other.state is RequestState.WAITING and may_share and other.tokens == request.tokens:
                 yield other
 
     def add(self, request: Request) -> None:

@@ -133,3 +133,14 @@ def test_choices_with_different_outputs_are_no_group(make_engine: MakeEngine) ->
     found = run(engine, first, second)
     assert tokens(found["a-1"]) == expected[3:]
     assert engine.stats().prompt_tokens == 2 * len(PROMPT)
+
+
+@pytest.mark.parametrize("other", [{"tenant": "another"}, {"cache_salt": "another"}])
+def test_tenants_and_salts_share_nothing_even_in_one_group(other: dict[str, Any], make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=256)
+    sampling = SamplingParams(temperature=0, max_tokens=5)
+    first, second = Request("a", PROMPT, sampling, group="a"), Request("b", PROMPT, sampling, group="a", **other)
+    found = run(engine, first, second)
+    assert tokens(found["a"]) == tokens(found["b"])
+    assert engine.stats().prompt_tokens == 2 * len(PROMPT)
+    assert first.cached_tokens == second.cached_tokens == 0
