@@ -6,12 +6,34 @@
 Prompts are token ids, as `orcastream tokenize` prints them: so nobody needs a tokenizer here.
 """
 
+import argparse
 import asyncio
 import json
 import sys
 from collections.abc import Sequence
 
-from orcastream.client import AsyncClient
+from orcastream.client import AsyncClient, ClientError, InvalidRequest
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Post prompts at once, and print the tokens of each answer.")
+    parser.add_argument("url", metavar="URL", help="Redis, such as redis://127.0.0.1:6399/0")
+    parser.add_argument("prompts", nargs="+", type=token_ids, metavar="PROMPT", help='token ids, such as "[1, 17, 42]"')
+    args = parser.parse_args()
+    try:
+        for tokens in asyncio.run(answers(args.url, args.prompts)):
+            print(json.dumps(tokens))
+    except ClientError as error:
+        print(f"{error.code}: {error}", file=sys.stderr)
+        return 1
+    except InvalidRequest as error:
+        parser.error(str(error))
+    return 0
+
+
+def token_ids(text: str) -> list[int]:
+    ids: list[int] = json.loads(text)  # the client checks what is in it
+    return ids
 
 
 async def answers(url: str, prompts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -23,5 +45,4 @@ async def answers(url: str, prompts: Sequence[Sequence[int]]) -> list[tuple[int,
 
 
 if __name__ == "__main__":
-    for tokens in asyncio.run(answers(sys.argv[1], [json.loads(prompt) for prompt in sys.argv[2:]])):
-        print(json.dumps(tokens))
+    sys.exit(main())

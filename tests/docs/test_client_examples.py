@@ -125,3 +125,22 @@ async def test_many_at_once_directly_over_redis(stage: Stage, tmp_path: Path) ->
     out, _ = await process.communicate()
     assert process.returncode == 0
     assert [json.loads(line) for line in out.decode().splitlines()] == [[5, 6, 5, 6], [7, 7]]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("client_sync.py", (), "the following arguments are required: URL, question"),
+        ("client_sync.py", ("http://127.0.0.1:1",), "the following arguments are required: question"),
+        ("client_sync.py", ("nonsense", "x"), "urls: got 'nonsense', allowed: "),
+        ("client_async.py", (), "the following arguments are required: URL, PROMPT"),
+        ("client_async.py", ("redis://127.0.0.1:1", "hello"), "argument PROMPT: invalid token_ids value: 'hello'"),
+        ("client_async.py", ("redis://127.0.0.1:1", "[1.5]"), "prompt"),
+        ("client_async.py", ("redis://127.0.0.1:1", "5"), "prompt"),
+    ],
+)
+async def test_wrong_arguments_are_explained(name: str, arguments: tuple[str, ...], complaint: str) -> None:
+    status, out, err = await run([sys.executable, str(EXAMPLES / name), *arguments])
+    assert (status, out) in ((2, ""), (1, "")), err
+    assert complaint in err.splitlines()[-1]
+    assert "Traceback" not in err
