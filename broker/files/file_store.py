@@ -118,11 +118,15 @@ class FileStore:
     async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
         """Yield the content, piece by piece. Raises FileLost if anything is missing."""
         size_bytes = 0
-        async for piece in self._results(file) if file.job else self._pieces(file):
+        async for piece in self._all_of(file):
             size_bytes += len(piece)
             yield piece
         if size_bytes != file.size_bytes:
             raise FileLost(file.id)
+
+    async def bytes_left(self, file: StoredFile) -> int:
+        """Return how many bytes of the content Redis has; reads all of it."""
+        return sum([len(piece) async for piece in self._all_of(file)])
 
     async def delete(self, tenant: str, file_id: str) -> None:
         """Delete everything of a file, readable or not; of a job, the results that are the file's lines."""
@@ -139,6 +143,9 @@ class FileStore:
 
     def _is_there(self, file: StoredFile) -> bool:
         return not file.pending and file.expires_ms > self._redis.now_ms
+
+    def _all_of(self, file: StoredFile) -> AsyncIterator[bytes]:
+        return self._results(file) if file.job else self._pieces(file)
 
     async def _pieces(self, file: StoredFile) -> AsyncIterator[bytes]:
         key, number = self._keys.file_pieces(file.id), 1

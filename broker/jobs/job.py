@@ -140,17 +140,21 @@ class Job:
         return _progress(fields_of(flat))
 
     async def check_lines(self) -> None:
-        """Raise JobIncomplete if no line is left, although some have no result."""
-        # In this order: of lines that are gone, all results are then counted.
-        asked = [("XLEN", self._keys.job_lines(self.id)), ("HGETALL", self._keys.job(self.id))]
+        """Raise JobIncomplete if no line is left, although some have no result, or results are gone."""
+        lines, results = self._keys.job_lines(self.id), self._keys.job_results(self.id)
+        # In this order: of lines that are gone, all results are then counted, and of these, all are then there.
+        asked = [("XLEN", lines), ("HGETALL", self._keys.job(self.id)), ("XLEN", results)]
 
-        async def look(link: Connection) -> tuple[int, list[bytes]]:
+        async def look(link: Connection) -> tuple[int, list[bytes], int]:
             replies = await link.call_many(asked)
             require(replies)
-            return replies[0], replies[1]
+            return replies[0], replies[1], replies[2]
 
-        num_lines, flat = await self._patiently(look)
-        if flat and not num_lines and _progress(fields_of(flat)).left:
+        num_lines, flat, num_results = await self._patiently(look)
+        if not flat or num_lines:
+            return
+        progress = _progress(fields_of(flat))
+        if progress.left or num_results < progress.completed + progress.failed:
             raise JobIncomplete(self.id)
 
     async def last_line(self) -> int:

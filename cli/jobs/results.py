@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orcastream.broker.connection import Connection
-from orcastream.broker.jobs.job import FIRST_RESULT, Job, JobLost, list_jobs
+from orcastream.broker.jobs.job import FIRST_RESULT, Job, JobIncomplete, JobLost, list_jobs
 from orcastream.broker.jobs.order import JobProgress, check_job_id
 from orcastream.broker.presence import new_process_name
 from orcastream.broker.redis_link import RedisLink
@@ -22,7 +22,8 @@ _PAGE = 200
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return exit code 1 if there is no such job, it has not ended yet, or it has and is to be canceled."""
+    """Return exit code 1 if there is no such job, it has not ended yet, Redis has lost results, or it is to be canceled
+    and has ended."""
     return run_with_redis(load_settings(ResultsSettings, arguments, "results", FLAGS), _results)
 
 
@@ -40,13 +41,16 @@ async def _results(link: Connection, settings: ResultsSettings) -> None:
             await job.cancel()
             progress = await job.progress()
         if settings.output is None:
-            await _print(job, ordered=settings.ordered)
+            count = await _print(job, ordered=settings.ordered)
         else:
             with ResultFile(settings.output, job.id) as file:
                 await Collector(job, file, ordered=settings.ordered, on_written=lambda _: None).collect()
+                count = len(file.numbers)
         if not progress.ended:
             left = "lines are still being added" if progress.total is None else f"{progress.left} lines have no result"
             raise NotDone(f"{job.id} has not ended: {left}; `orcastream submit` continues it")
+        if count < progress.completed + progress.failed:
+            raise JobIncomplete(job.id)
         if settings.delete:
             await job.delete()
     except JobLost as error:
@@ -55,10 +59,11 @@ async def _results(link: Connection, settings: ResultsSettings) -> None:
         await redis.close()
 
 
-async def _print(job: Job, *, ordered: bool) -> None:
-    cursor, bodies = FIRST_RESULT, dict[int, bytes]()
+async def _print(job: Job, *, ordered: bool) -> int:
+    """Return the number of results."""
+    cursor, bodies, count = FIRST_RESULT, dict[int, bytes](), 0
     while page := await job.results_after(cursor, _PAGE):
-        cursor = page[-1].cursor
+        cursor, count = page[-1].cursor, count + len(page)
         for result in page:
             if ordered:
                 bodies[result.number] = result.body
@@ -66,6 +71,7 @@ async def _print(job: Job, *, ordered: bool) -> None:
                 _show(result.body)
     for number in sorted(bodies):
         _show(bodies[number])
+    return count
 
 
 def _show(body: bytes) -> None:

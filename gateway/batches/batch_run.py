@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ class BatchRun:
             try:
                 await JobRunner(self._job, answers, lease, window=window, on_result=self._count).run()
             except JobIncomplete:
-                await self._fail("lines_lost", "Redis has lost lines of this batch: they have no result.")
+                await self._fail("lines_lost", "Redis has lost lines of this batch, or their results.")
         await self._end()
 
     async def _fail(self, code: str, message: str) -> None:
@@ -125,8 +126,11 @@ class BatchRun:
         for outcome, name, mark in _OUTPUTS:
             if getattr(progress, outcome):
                 file = self._output(progress, outcome, name)
-                await self._files.keep(self._order.tenant, file)
-                await self._job.mark(mark, file.id)
+                if Mark.ERRORS in progress.marks:  # results may be lost
+                    file = replace(file, size_bytes=await self._files.bytes_left(file))
+                if file.size_bytes:
+                    await self._files.keep(self._order.tenant, file)
+                    await self._job.mark(mark, file.id)
         if Mark.ERRORS in progress.marks:
             await self._end_as(Mark.FAILED, progress)
         elif progress.cancelling:

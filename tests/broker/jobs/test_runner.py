@@ -141,6 +141,18 @@ async def test_lost_lines_are_no_end(redis_server: RedisServer, make_job: MakeJo
     assert not (await job.progress()).ended
 
 
+async def test_lost_results_are_no_end(redis_server: RedisServer, make_job: MakeJob, link: Link, keys: Keys) -> None:
+    job, answers = await sealed(make_job(redis_server.url), 20), Answers(open_at_once=False)
+    assert await job.record(1, b"a result", failed=False)
+    running = asyncio.create_task(runner_of(job, answers, window=3).run())
+    await answers.until_waiting(3)
+    assert await link.call("DEL", keys.job_results("job")) == 1
+    answers.gate.set()
+    with pytest.raises(JobIncomplete):
+        await running
+    assert len(await results_of(job)) == 19
+
+
 async def test_an_exception_from_an_answer_ends_only_the_run(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = await sealed(make_job(redis_server.url), 20)
 

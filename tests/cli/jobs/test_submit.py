@@ -160,6 +160,19 @@ def test_results_of_another_process(shell: Shell) -> None:
     assert shell.run("results")[0] == ""
 
 
+@pytest.mark.parametrize("output", [(), ("--output", "second.jsonl")])
+def test_results_that_redis_has_lost_are_told_and_the_job_is_kept(
+    shell: Shell, server: RedisServer, monkeypatch: pytest.MonkeyPatch, output: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(shell.directory)
+    shell.run("submit", str(shell.write("in.jsonl", *map(chat, SUMS))), "--job", "sums")
+    with server.client() as client:
+        assert client.xtrim(Keys(MODEL).job_results("sums"), maxlen=1, approximate=False) == 2
+    _, err = shell.run("results", "sums", *output, "--delete", code=1)
+    assert "'sums' is missing or incomplete in Redis" in err
+    assert "sums" in shell.run("results")[0]
+
+
 def test_the_list_continues_after_unreadable_jobs(shell: Shell, server: RedisServer) -> None:
     keys = Keys(MODEL)
     order = JobOrder("digest", created_ms=1, deadline_ms=2, kept_until_ms=3).as_text()

@@ -129,6 +129,30 @@ async def test_a_batch_whose_lines_are_lost_has_failed(stage: Stage, redis_serve
     assert set(await results(client, batch.output_file_id)) == {"4"}
 
 
+async def test_a_batch_whose_results_are_lost_has_failed(stage: Stage, redis_server: RedisServer) -> None:
+    """Its output has the results that are there, and can be read."""
+    served = await stage.gateway(batch_window=1, require_worker=False)
+    client = served.openai()
+    begun = await begin(client, *(line(str(number)) for number in range(3)))
+
+    async def has_begun() -> bool:
+        return (await client.batches.retrieve(begun.id)).status == "in_progress"
+
+    await eventually(has_begun)
+    job = Job(served.gateway.redis, stage.keys, begun.id, patience_s=10)
+    with redis_server.client() as redis:
+        assert await job.record(1, b"a result", failed=False)
+        assert await job.record(3, b"an error", failed=True)
+        assert redis.delete(stage.keys.job_results(begun.id))
+    await stage.worker()
+    batch = await ended(client, begun)
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert [error.code for error in batch.errors.data or []] == ["lines_lost"]
+    assert set(await results(client, batch.output_file_id)) == {"1"}
+    assert batch.error_file_id is None
+
+
 async def test_a_batch_that_is_no_longer_among_the_open_ones_runs_once_its_client_asks(
     stage: Stage, redis_server: RedisServer
 ) -> None:
