@@ -20,3 +20,8 @@ class BackOff:
     def succeeded(self) -> None:
         """Reset: the next failure counts as a first one."""
         self._next_s = self._first_s
+
+    def held(self, seconds: float) -> None:
+        """What was opened broke after `seconds`: a success only if it held for longer than the longest delay."""
+        if seconds > self._most_s:
+            self.succeeded()

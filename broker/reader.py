@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,11 +112,12 @@ class ReplyReader:
     async def _run(self) -> None:
         back_off = BackOff()
         while True:
+            begun_s = time.monotonic()
             try:
                 await self._connected_run()
             except (BrokerError, ResponseError, OSError) as error:
                 if self.connected.is_set():
-                    back_off.succeeded()
+                    back_off.held(time.monotonic() - begun_s)
                 log.warning("reply reader reconnects: %s", error)
             except Exception:  # all replies of this process are read here
                 log.exception("reply reader failed; it reconnects")

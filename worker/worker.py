@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 
@@ -154,14 +155,17 @@ class Worker:
         awake = asyncio.ensure_future(self._stay_awake())
         session: Session | None = None
         reconnected = False
+        back_off = BackOff()
         try:
             while not drained.done():
                 session = await self._connect(drained, reconnected)
                 if session is not None:
                     self._connected = True
+                    opened_s = time.monotonic()
                     await self._serve(session, drained)
                     reconnected = True
-                    await asyncio.wait([drained], timeout=BackOff().failed())
+                    back_off.held(time.monotonic() - opened_s)
+                    await asyncio.wait([drained], timeout=back_off.failed())
         finally:
             drained.cancel()
             awake.cancel()

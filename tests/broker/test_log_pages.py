@@ -14,6 +14,7 @@ from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import expected, follow
 from tests.broker.scripted import RETENTION_MS, Job, ScriptedWorker, take_jobs
+from tests.pauses import Pauses
 from tests.redis_server import RedisServer
 
 LONG = 4000
@@ -72,3 +73,20 @@ async def test_many_logs_are_read_although_their_readers_are_far_behind(
     subscriptions = [reader.subscribe(Watch(job.request.id, "default")) for job in jobs]
     for seen in await asyncio.gather(*map(follow, subscriptions)):
         assert seen.tokens[0] == expected(FAIRLY_LONG)
+
+
+async def test_pauses_grow_while_a_page_is_more_than_the_server_lets_wait(
+    strict_server: RedisServer,
+    make_worker: MakeWorker,
+    make_reader: MakeReader,
+    keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = await make_worker(strict_server.url, "w1")
+    [job] = await jobs_of(worker, keys, 1, FAIRLY_LONG)
+    pauses = Pauses(monkeypatch, "orcastream.broker.reader")
+    reader = await make_reader(strict_server.url)
+    with strict_server.client() as redis:
+        redis.config_set("client-output-buffer-limit", "normal 5kb 0 0")
+    reader.subscribe(Watch(job.request.id, "default"))
+    await pauses.reach(0.5)
