@@ -11,10 +11,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from orcastream.gateway.admission.body_limit import announced_in
 from orcastream.gateway.errors import ApiError, gateway_stopping, unavailable
+from orcastream.gateway.http.held_flow import HeldFlow
 from orcastream.gateway.http.request_parser import RequestParser
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """The headers of one request, including its first line."""
+_PIECE_BYTES: Final = 4096
+"""What is parsed at once: the requests of so many bytes may wait behind another."""
 _LOOK_S: Final = 0.001
 _DROP_BYTES: Final = 64 * 1024 * 1024
 _DROP_S: Final = 10.0
@@ -72,6 +75,8 @@ class BoundedConnection(HttpToolsProtocol):
         """What has arrived of incomplete headers, or since the last bytes of a body: its trailers may have no end."""
         self._is_body = False
         """Whether the bytes that arrived last had some of a body."""
+        self._unparsed = memoryview(b"")
+        """What has arrived behind a request that waits for the one before it."""
         self._refusal: ApiError | None = None
         """Why a request is refused whose headers are valid HTTP."""
         self._served: RequestResponseCycle | None = None
@@ -80,6 +85,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of streams alone
         """Accept the connection, closing an idle one if necessary; 503 if all are busy."""
         super().connection_made(transport)
+        self.flow = HeldFlow(transport, lambda: bool(self._unparsed))
         self._wait(self._limits.header_timeout_s, self._headers_late)
         if len(self.connections) > self._limits.max_connections:
             longest_waiting = next(iter(self._shared.waiting), None)
@@ -105,7 +111,21 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of a request have arrived."""
+        """Some bytes of requests have arrived."""
+        self._unparsed = memoryview(bytes(self._unparsed) + data)
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse what has arrived until a request waits behind another: the requests of one read take far more memory
+        than its bytes. Nothing more is read until the rest is parsed.
+        """
+        while self._unparsed and not self.pipeline and not self.transport.is_closing():
+            piece, self._unparsed = self._unparsed[:_PIECE_BYTES], self._unparsed[_PIECE_BYTES:]
+            self._parse_piece(bytes(piece))
+        if self._unparsed and not self.transport.is_closing():
+            self.flow.pause_reading()
+
+    def _parse_piece(self, data: bytes) -> None:
         self._began = self._is_body = False
         super().data_received(data)
         if self.parser is None or self.transport.is_closing():
@@ -181,7 +201,11 @@ class BoundedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The whole answer is written."""
         super().on_response_complete()
-        if not self.transport.is_closing() and not self._answering:
+        self._parse()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if not self._answering:
             self._shared.waiting[self] = None
 
     def shutdown(self) -> None:

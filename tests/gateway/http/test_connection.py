@@ -1,11 +1,13 @@
 """A real gateway process, and clients that are slow, silent, or too numerous."""
 
 import json
+import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -23,6 +25,7 @@ LONG_S = PATIENCE_S
 MAX_CONNECTIONS = 40
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LAST = LIVE[:-2] + b"Connection: close\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +93,10 @@ def wait_logged(gateway: GatewayProcess, line: str) -> None:
     while line not in gateway.log:
         assert time.monotonic() < give_up, gateway.log
         time.sleep(0.01)
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def is_live(gateway: GatewayProcess) -> bool:
@@ -388,3 +395,37 @@ def test_a_body_in_another_transfer_coding_than_chunks_is_refused(
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" % path
     answer = all_of(connect(narrow, head + b"Transfer-Encoding: %b\r\n\r\n2\r\n{}\r\n0\r\n\r\n" % codings))
     assert (status_of(answer), error_of(answer, "param")) == (400, "Transfer-Encoding")
+
+
+def test_requests_behind_others_are_answered_in_order(narrow: GatewayProcess) -> None:
+    """Sent at once, some with bodies longer than what is parsed at once."""
+    body = b'{"model": "orca-demo", "prompt": 1%b}' % (b" " * 10_000)
+    wrong = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    asked = [LIVE, wrong, LIVE.replace(b"live", b"none"), LIVE] * 100
+    connection = connect(narrow)
+    sending = threading.Thread(target=connection.sendall, args=(b"".join(asked[:-1]) + LAST,))
+    sending.start()
+    answers = all_of(connection).split(b"HTTP/1.1 ")[1:]
+    sending.join()
+    assert [int(answer[:3]) for answer in answers] == [200, 400, 404, 200] * 100
+
+
+def test_requests_behind_others_take_little_memory_however_many_they_are(narrow: GatewayProcess) -> None:
+    connection, before_bytes = connect(narrow), resident_bytes(narrow.pid)
+    many = LIVE * 1000
+
+    def send() -> None:
+        with suppress(OSError):
+            while True:
+                connection.sendall(many)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    count = 0
+    while count < 20:
+        count += connection.recv(4096).count(b"HTTP/1.1 200")
+    grown_bytes = resident_bytes(narrow.pid) - before_bytes
+    connection.shutdown(socket.SHUT_RDWR)
+    sending.join()
+    connection.close()
+    assert grown_bytes < 64 << 20
