@@ -267,6 +267,29 @@ async def test_a_sweep_removes_a_deleted_entry_from_the_accounts(link: Link, key
     assert await books(link, keys) == record
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"requests normal": "7", "tenant a": "7", "tokens normal": "-60", "tenant-tokens b": "4"},
+        {"requests normal": "junk"},
+        {"tokens normal": "1e300", "tokens high": "-9"},
+    ],
+)
+async def test_a_sweep_mends_sums_that_no_record_explains(link: Link, keys: Keys, wrong: dict[str, str]) -> None:
+    """Older versions of enqueue.lua wrote records, such as this one of -67 tokens, that count in sums forever."""
+    await RequestQueue(link, keys).ensure_groups()
+    for index in range(3):
+        await enqueue(link, keys, make_request(f"r{index}", tenant="a"))
+    right = await books(link, keys)
+    unread = await enqueue(link, keys, make_request("unread", tenant="b"))
+    await link.call("HSET", keys.work, str(unread.entry), "-67 b", *(part for pair in wrong.items() for part in pair))
+    sweeper = Sweeper(link, keys, "g", retention_ms=RETENTION_MS)
+    for _ in range(3):
+        await sweeper.step()
+    assert await books(link, keys) == right
+    assert await RequestQueue(link, keys).depth() == 4
+
+
 async def test_damaged_accounts_stop_nothing(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
