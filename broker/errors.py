@@ -154,12 +154,11 @@ def raise_if_moved(error: ResponseError) -> None:
 
 def renews_nothing(error: ResponseError) -> bool:
     """Return whether a refusal says that the server renews no leases now."""
-    # Redis 6.2 reports an error inside a script under the code ERR.
-    return error_code(error) in _NO_LEASES or any(f"-{code} " in str(error) for code in _NO_LEASES)
+    return error_code(error) in _NO_LEASES
 
 
 def error_code(error: ResponseError) -> str:
-    """Return the first word of a server's error reply, such as `OOM`; `ERR` if it is not a code."""
+    """Return the code of a server's error reply, such as `OOM`; `ERR` if it has none."""
     if error.status_code:
         return str(error.status_code)
     word = str(error).partition(" ")[0]

@@ -340,7 +340,7 @@ class Link(Connection):
             self._die(f"{type(error).__name__}: {error}")
 
     def _refused(self, error: ResponseError) -> None:
-        if is_replicas(error):
+        if isinstance(error, ReadOnlyError):
             self._die("the server is a replica, and takes no writes")
         elif renews_nothing(error):
             self.renewed_nothing = True
@@ -424,9 +424,3 @@ def _in_text(commands: Sequence[Command | ScriptCall]) -> bytes:
 def _as_lost_if_full(error: ResponseError) -> ResponseError | LinkLost:
     """A server that has as many connections as it takes says so in its first reply, and hangs up."""
     return LinkLost(f"cannot connect: {error}") if "max number of clients" in str(error) else error
-
-
-def is_replicas(reply: Any) -> bool:
-    """Whether a reply is the error by which a former master reports that it is now a replica."""
-    # Redis 6.2 reports errors inside scripts under the code ERR.
-    return isinstance(reply, ReadOnlyError) or (isinstance(reply, ResponseError) and "-READONLY" in str(reply))

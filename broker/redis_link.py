@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from orcastream.broker.back_off import BackOff
 from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
-from orcastream.broker.errors import NO_REPLICAS, PASSING, Closed, LinkLost, NotOnDisk, Unwritable, error_code
+from orcastream.broker.errors import PASSING, Closed, LinkLost, NotOnDisk, Unwritable, error_code
 from orcastream.broker.link import LinkObserver
 
 Result = TypeVar("Result")
@@ -137,5 +137,4 @@ def _is_passing(error: LinkLost | ResponseError | Unwritable | NotOnDisk) -> boo
     if isinstance(error, LinkLost | NotOnDisk):
         return True
     code = error.code if isinstance(error, Unwritable) else error_code(error)
-    # Redis 6.2 reports errors inside scripts under the code ERR.
-    return code in PASSING or f"-{NO_REPLICAS}" in str(error)
+    return code in PASSING

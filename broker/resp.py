@@ -1,5 +1,6 @@
 """RESP2 as bytes: packs commands, and parses replies as they arrive."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,8 @@ from redis.exceptions import (
 from orcastream.broker.scripts import Command
 
 _Part = TypeVar("_Part")
+_IN_SCRIPT: Final = re.compile(r"@user_script: ?\d+: -?([A-Z]+) ")
+"""Redis 6.2 reports an error of a command in a script under the code ERR, and its own code here."""
 
 
 class LoadingError(ResponseError):
@@ -73,11 +76,14 @@ def fields_of(flat: Sequence[_Part]) -> dict[_Part, _Part]:
 
 
 def parse_error(text: str) -> ResponseError:
-    """Return the exception for an error reply, with `status_code` set to its first word; the text is kept whole."""
+    """Return the exception for an error reply, with `status_code` set to its code; the text is kept whole."""
     if any(words in text for words in _NO_RIGHTS):
         text = f"{text} ({_RIGHTS})"
-    code = text.partition(" ")[0]
-    code = code if code.isupper() else "ERR"
+    if in_script := _IN_SCRIPT.search(text):
+        code = in_script[1]
+    else:
+        code = text.partition(" ")[0]
+        code = code if code.isupper() else "ERR"
     return _ERRORS.get(code, ResponseError)(text, status_code=code)
 
 

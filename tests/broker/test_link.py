@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from orcastream.broker.errors import LinkLost, Unwritable, error_code
-from orcastream.broker.link import Link, is_replicas
+from orcastream.broker.link import Link
 from orcastream.broker.resp import pack
 from orcastream.broker.scripts import ENTRY_STATE, Script
 from tests.broker.conftest import OpenLink
@@ -74,6 +74,26 @@ async def test_a_user_without_a_right_learns_where_both_are_named(
         await link.call("ACL", "DELUSER", "modest")
 
 
+async def test_an_error_in_a_script_has_the_code_of_its_command(
+    own_redis: Callable[..., RedisServer], open_link: OpenLink
+) -> None:
+    """Redis 6.2, too, which says ERR."""
+    link = await open_link((await asyncio.to_thread(own_redis)).url)
+
+    async def refused() -> str:
+        with pytest.raises(ResponseError) as caught:
+            await link.call("EVAL", "return redis.call('XADD', KEYS[1], '*', 'a', 'b')", 1, "key")
+        return error_code(caught.value)
+
+    await link.call("SET", "key", "no stream")
+    assert await refused() == "WRONGTYPE"
+    await link.call("CONFIG", "SET", "min-replicas-to-write", "1")
+    assert await refused() == "NOREPLICAS"
+    await link.call("CONFIG", "SET", "min-replicas-to-write", "0")
+    await link.call("CONFIG", "SET", "maxmemory", "1")
+    assert await refused() == "OOM"
+
+
 @pytest.mark.parametrize("write", [("SET", "key", "1"), ("EVAL", "return redis.call('SET', KEYS[1], '1')", 1, "key")])
 async def test_the_link_leaves_a_server_that_became_a_replica(
     own_redis: Callable[..., RedisServer], open_link: OpenLink, write: tuple[str | int, ...]
@@ -83,7 +103,7 @@ async def test_the_link_leaves_a_server_that_became_a_replica(
     await link.call("REPLICAOF", "127.0.0.1", 1)
     assert await link.call("GET", "key") is None
     refused, waiting = asyncio.gather(link.call(*write), return_exceptions=True), link.wait_lost()
-    assert [is_replicas(error) for error in await refused] == [True]
+    assert [type(error) for error in await refused] == [ReadOnlyError]
     assert await waiting == "the server is a replica, and takes no writes"
 
 
