@@ -21,7 +21,8 @@ MAX_PAYLOAD_PARTS: Final = 1000
 its bytes."""
 PAYLOAD_BYTES_PER_TOKEN: Final = 16
 PAYLOAD_BYTES_BESIDE: Final = 64 * 1024
-"""The most bytes that a payload can need, in its longest form, per token of the context and for everything else."""
+"""The most bytes of a payload, per token of the context and beside: what any prompt and all parameters need in their
+longest form, but for the texts of a constraint, which may have more characters than fit."""
 MAX_DEAD_LETTERS: Final = 10_000
 MAX_DEAD_LETTER_BYTES: Final = 256 * 1024 * 1024
 """How many requests that were set aside, and bytes of them, a lane keeps; the oldest are dropped first."""
@@ -35,7 +36,7 @@ MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256
 MAX_STOP_TOKEN_IDS: Final = 64
 MAX_CONSTRAINT_LENGTH: Final = 32_768
-"""Characters of a schema, an expression or a grammar; leaves room in a payload's bytes for everything else."""
+"""Characters of a schema, an expression or a grammar."""
 MAX_CONSTRAINT_CHOICES: Final = 512
 MAX_CONSTRAINT_CHOICE_LENGTH: Final = 1024
 MAX_ANSWER_FORMAT_LENGTH: Final = 64

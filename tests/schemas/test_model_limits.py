@@ -1,5 +1,6 @@
 """The limits that a served model adds."""
 
+import json
 from typing import Any
 
 import pytest
@@ -89,6 +90,25 @@ def test_refused(refused: Payload, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         LIMITS.check(refused)
     assert str(caught.value) == message
+
+
+def test_no_parameters_but_a_constraint_make_a_payload_too_large() -> None:
+    """Written in the longest way, as JSON with every character escaped."""
+    wide = "\N{WHALE}"
+    numbers = dict.fromkeys(("temperature", "top_p", "min_p"), 0.12345678901234567)
+    numbers |= {"repetition_penalty": 9.123456789012345, "presence_penalty": -1.1234567890123456}
+    numbers |= {"frequency_penalty": -1.1234567890123456, "ttft_slo_ms": 1234567.123456789, "top_k": 1_000_000}
+    numbers |= {"tbt_slo_ms": 1234567.123456789, "seed": 2**63 - 1, "max_tokens": 1_000_000, "min_tokens": 1_000_000}
+    numbers |= {"n": 16, "best_of": 16, "logprobs": 20, "prompt_logprobs": 20}
+    texts = {"tenant": "a" * 128, "adapter": "a" * 128, "cache_salt": wide * 128, "answer_format": "a" * 64}
+    lists = {
+        "stop": [wide * 256] * 16,
+        "stop_token_ids": [2**32 - 1] * 64,
+        "logit_bias": [[2**32 - 1 - index, -99.99999999999999] for index in range(300)],
+    }
+    body = {"prompt": [2**32 - 1], **numbers, **texts, **lists, "on_disconnect": "continue", "ignore_eos": True}
+    parse_payload(body)
+    assert len(json.dumps(body)) <= ModelLimits(2**32, 2).max_payload_bytes
 
 
 @pytest.mark.parametrize("form", Form)
