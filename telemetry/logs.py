@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
 from orcastream.telemetry.error_outline import outline
-from orcastream.telemetry.settings import LogForm
+from orcastream.telemetry.settings import LogForm, Signal
 
 EXPORT_LOGGERS: Final = ("opentelemetry.", "urllib3.", "requests.", "grpc.")
 """Loggers of telemetry exporters: an unreachable collector is worth a line once, not with every batch."""
@@ -92,7 +92,7 @@ class _Seldom(logging.Filter):
     """A filter that keeps a lasting problem from filling the log.
 
     The same warning, fields included, appears once per `_REPEAT_PAUSE_S` and then states how often it was left out;
-    an exporter's logger gets one line per `_EXPORT_PAUSE_S`, without its traceback.
+    an exporter gets one line per `_EXPORT_PAUSE_S`, without its traceback.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class _Seldom(logging.Filter):
         if record.name.startswith(EXPORT_LOGGERS):
             if record.exc_info:
                 record.why, record.exc_info = str(record.exc_info[1]), None
-            return self._due(record, record.name, _EXPORT_PAUSE_S)
+            return self._due(record, _exporter_of(record), _EXPORT_PAUSE_S)
         if record.levelno < logging.WARNING:
             return True
         error = record.exc_info[1] if record.exc_info else None
@@ -122,6 +122,12 @@ class _Seldom(logging.Filter):
         if left_out:
             record.left_out = left_out
         return True
+
+
+def _exporter_of(record: logging.LogRecord) -> str:
+    """Return the exporter that logs; over gRPC, those of all signals have one logger and name theirs in the line."""
+    named = record.args if isinstance(record.args, tuple) else ()
+    return " ".join([record.name, *(signal for signal in get_args(Signal) if signal in named)])
 
 
 def _shown(value: object) -> str:

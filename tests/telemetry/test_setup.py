@@ -188,6 +188,31 @@ telemetry.shut_down(30)
         server.stop(0).wait()
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_without_a_collector_each_signal_has_a_line(protocol: str) -> None:
+    program = """
+import logging, sys
+sys.stderr = sys.stdout
+from opentelemetry import metrics, trace
+from orcastream.telemetry.logs import set_up_logging
+from orcastream.telemetry.setup import start_telemetry
+set_up_logging("info", "text")
+telemetry = start_telemetry("orcastream-gateway", "one")
+for _ in range(2):
+    trace.get_tracer("test").start_span("lost").end()
+    metrics.get_meter("test").create_counter("lost").add(1)
+    logging.getLogger("orcastream.test").warning("lost")
+    trace.get_tracer_provider().force_flush()
+    metrics.get_meter_provider().force_flush()
+telemetry.shut_down(30)
+"""
+    told = _run(program, **COLLECTOR, OTEL_EXPORTER_OTLP_PROTOCOL=protocol, OTEL_EXPORTER_OTLP_TIMEOUT="1")
+    failed = [line for line in told.splitlines() if "export" in line]
+    for signal in ("traces|spans", "metrics", "logs"):
+        assert len([line for line in failed if re.search(rf" ({signal})\b", line)]) == 1, told
+    assert len(failed) == 3, told
+
+
 def test_an_overlong_line_is_exported_with_its_beginning_and_end() -> None:
     program = """
 import json, logging
