@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from orcastream.gateway.batches.batch_line import BatchLine
 from orcastream.gateway.batches.batch_run import BatchRun
 from orcastream.gateway.batches.batches import Batch, Batches
 from orcastream.gateway.batches.line_answers import LineAnswers
+from orcastream.schemas.keys import Keys
 from tests.gateway.batches.conftest import begin, ended, line, results
 from tests.gateway.conftest import Stage, eventually
 from tests.redis_server import RedisServer
@@ -91,8 +92,9 @@ async def test_batches_that_keep_failing_hold_no_slot(
     assert (await ended(client, await begin(client, line("a")))).status == "completed"
 
 
-async def test_batches_with_lines_of_the_wrong_type_hold_no_slot(
-    stage: Stage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [Keys.job_lines, Keys.job_results])
+async def test_batches_with_keys_of_the_wrong_type_hold_no_slot(
+    stage: Stage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Keys, str], str]
 ) -> None:
     monkeypatch.setattr("orcastream.gateway.batches.batches._LOOK_S", 0.02)
     client = (await stage.gateway(require_worker=False)).openai()
@@ -105,8 +107,8 @@ async def test_batches_with_lines_of_the_wrong_type_hold_no_slot(
     await eventually(have_begun)
     with redis_server.client() as redis:
         for batch in damaged:
-            redis.delete(stage.keys.job_lines(batch.id))
-            redis.set(stage.keys.job_lines(batch.id), "something else")
+            redis.delete(kind(stage.keys, batch.id))
+            redis.set(kind(stage.keys, batch.id), "something else")
     await stage.worker()
     assert (await ended(client, await begin(client, line("a")))).status == "completed"
 
