@@ -255,9 +255,21 @@ class GenerationRequest:
             deadline_ms=deadline_ms,
             priority_class=priority_class,
             form=form_of(raw),
-            traceparent=_header(fields, "traceparent"),
-            tracestate=_header(fields, "tracestate"),
+            traceparent=trace_header(fields, b"traceparent"),
+            tracestate=trace_header(fields, b"tracestate"),
         )
+
+
+def trace_header(fields: Mapping[bytes, bytes], name: bytes) -> str | None:
+    """Return a header of an entry's trace context; None if it has none, or one that is no text or too long.
+
+    As W3C's recommendation has it, such a header is dropped, and the request served.
+    """
+    try:
+        text = fields.get(name, b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return text if 0 < len(text) <= MAX_TRACE_HEADER_LENGTH else None
 
 
 def _text(fields: Mapping[bytes, bytes], name: str, default: str | None = None) -> str:
@@ -270,13 +282,6 @@ def _text(fields: Mapping[bytes, bytes], name: str, default: str | None = None) 
         return raw.decode()
     except UnicodeDecodeError:
         raise InvalidRequest(name, raw, "UTF-8 text") from None
-
-
-def _header(fields: Mapping[bytes, bytes], name: str) -> str | None:
-    text = _text(fields, name, "")
-    if len(text) > MAX_TRACE_HEADER_LENGTH:
-        raise InvalidRequest(name, text, f"at most {MAX_TRACE_HEADER_LENGTH} characters")
-    return text or None
 
 
 def _deadline(text: str, now_ms: int) -> int:

@@ -13,7 +13,7 @@ from orcastream.engine import Timeline
 from orcastream.schemas.errors import ErrorCode, InvalidRequest, without_values
 from orcastream.schemas.events import Terminal
 from orcastream.schemas.keys import GROUP
-from orcastream.schemas.request import GenerationRequest
+from orcastream.schemas.request import GenerationRequest, trace_header
 from orcastream.telemetry import names
 from orcastream.telemetry.messaging import messaging
 from orcastream.telemetry.names import Attribute, Outcome, Span
@@ -152,9 +152,7 @@ class EpochSpan:
 
 def trace_refused(template: str, worker: str, model: str, claimed: Claimed, error: InvalidRequest) -> SpanContext:
     """Record the span of an entry that breaks the contract; its parent is the producer's span, if readable."""
-    traceparent, tracestate = (
-        claimed.fields.get(name, b"").decode(errors="replace") for name in (b"traceparent", b"tracestate")
-    )
+    traceparent, tracestate = (trace_header(claimed.fields, name) for name in (b"traceparent", b"tracestate"))
     request_id = claimed.request_id
     span = tracer().start_span(
         f"{Span.PROCESS} {template}",
