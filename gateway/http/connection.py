@@ -21,7 +21,10 @@ _PIECE_BYTES: Final = 4096
 _LOOK_S: Final = 0.001
 _DROP_BYTES: Final = 64 * 1024 * 1024
 _DROP_S: Final = 10.0
-"""How much of a body that nobody has read is dropped before the answer, and for how long."""
+"""How much of a body that nobody has read is dropped before the answer, and for how long; and how much after it."""
+_LINGER_S: Final = 1.0
+_MOST_LINGERING: Final = 32
+"""How long a connection waits for its client to close, and how many do, beside `max_connections`."""
 CUT: Final = "orcastream.cut"
 """Key in the scope of a request: the function that closes its connection before its answer is complete."""
 
@@ -45,6 +48,8 @@ class Connections:
         self.limits = limits
         self.waiting: dict[BoundedConnection, None] = {}
         """Connections on which no request is being served, longest idle first."""
+        self.lingering: set[BoundedConnection] = set()
+        """Connections that have ended, and wait for their clients to close."""
 
     def protocol(self, *args: Any, **kwargs: Any) -> "BoundedConnection":
         """Make a connection, as uvicorn makes its own."""
@@ -77,6 +82,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Whether the bytes that arrived last had some of a body."""
         self._unparsed = memoryview(b"")
         """What has arrived behind a request that waits for the one before it."""
+        self._dropped_bytes = 0
+        """What has arrived since the connection ended."""
         self._refusal: ApiError | None = None
         """Why a request is refused whose headers are valid HTTP."""
         self._served: RequestResponseCycle | None = None
@@ -105,6 +112,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has left, or the server has closed the connection."""
         self._shared.waiting.pop(self, None)
+        self._shared.lingering.discard(self)
         self._stop_waiting()
         self._cancel_write_timer()
         self._tell_left()
@@ -112,6 +120,11 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes of requests have arrived."""
+        if self._has_ended:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > _DROP_BYTES:
+                self.transport.close()
+            return
         self._unparsed = memoryview(bytes(self._unparsed) + data)
         self._parse()
 
@@ -119,16 +132,16 @@ class BoundedConnection(HttpToolsProtocol):
         """Parse what has arrived until a request waits behind another: the requests of one read take far more memory
         than its bytes. Nothing more is read until the rest is parsed.
         """
-        while self._unparsed and not self.pipeline and not self.transport.is_closing():
+        while self._unparsed and not self.pipeline and not self._has_ended:
             piece, self._unparsed = self._unparsed[:_PIECE_BYTES], self._unparsed[_PIECE_BYTES:]
             self._parse_piece(bytes(piece))
-        if self._unparsed and not self.transport.is_closing():
+        if self._unparsed and not self._has_ended:
             self.flow.pause_reading()
 
     def _parse_piece(self, data: bytes) -> None:
         self._began = self._is_body = False
         super().data_received(data)
-        if self.parser is None or self.transport.is_closing():
+        if self.parser is None or self._has_ended:
             return
         if self._in_headers or (self._in_body and not self._is_body):
             # the bytes that headers begin in may hold earlier requests, too
@@ -202,7 +215,7 @@ class BoundedConnection(HttpToolsProtocol):
         """The whole answer is written."""
         super().on_response_complete()
         self._parse()
-        if self.transport.is_closing():
+        if self._has_ended:
             return
         self.flow.resume_reading()
         if not self._answering:
@@ -233,6 +246,11 @@ class BoundedConnection(HttpToolsProtocol):
     def _read_header_bytes(self) -> int:
         """Return the bytes of the URL and of the headers that are complete, with their colons and line ends."""
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nothing more is read, or only to be dropped."""
+        return self.transport.is_closing() or self in self._shared.lingering
 
     @property
     def _answering(self) -> bool:
@@ -281,9 +299,27 @@ class BoundedConnection(HttpToolsProtocol):
         self._stop_waiting()
         served = self._served
         begun = served is not None and served.response_started and not served.response_complete
-        if not begun and not self.transport.is_closing():
-            self.transport.write(_answer(error))
-        self._cut()
+        if begun or self._has_ended:
+            self._cut()
+            return
+        self._tell_left()
+        self.transport.write(_answer(error))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close once the client has, or soon: a connection that closes before it has read everything is reset, and the
+        client may see that instead of the last answer.
+        """
+        if len(self._shared.lingering) >= _MOST_LINGERING or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self._shared.waiting.pop(self, None)
+        self._shared.lingering.add(self)
+        self.connections.discard(self)
+        self._unparsed = memoryview(b"")
+        self.flow.resume_reading()
+        self._wait(_LINGER_S, self.transport.close)
 
     def _cut(self) -> None:
         """Close the connection, as if the client had left."""

@@ -1,5 +1,6 @@
 """A real gateway process, and clients that are slow, silent, or too numerous."""
 
+import asyncio
 import json
 import resource
 import signal
@@ -262,6 +263,24 @@ def test_an_excess_connection_is_refused_if_all_are_busy(narrow: GatewayProcess)
                 break
         else:
             pytest.fail("the slot of a client that left is not given to another")
+
+
+async def test_a_refused_connection_gets_its_answer_while_it_sends(narrow: GatewayProcess) -> None:
+    """asyncio tells its client, as httpx's, that a connection was reset, instead of what arrived before that."""
+
+    async def refused(size: int) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", narrow.port)
+        writer.write(post(prompt="x" * size))
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return status_of(answer)
+
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            stack.enter_context(connect(narrow, HEAD, b"\r\n{"))
+        for size in (1000, 1_000_000):
+            assert {await refused(size) for _ in range(20)} == {503}
 
 
 def test_a_silent_stream_is_not_idle(impatient: GatewayProcess) -> None:
