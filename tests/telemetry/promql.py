@@ -169,8 +169,7 @@ class _Check:
     def _binary(self, node: promql.BinaryExpr) -> Labels | None:
         operation = str(node.op)
         if operation == "unless" and self._appeared(node):
-            assert isinstance(node.lhs, promql.VectorSelector)
-            return self._selector(node.lhs, _ALONE) & self._selector(_last_seen(node.rhs), _ALONE)
+            return self._selector(_last_seen(node.lhs), _ALONE) & self._selector(_last_seen(node.rhs), _ALONE)
         if operation == "or" and (counter := _grown(node)) is not None:
             return self._selector(counter, _ALONE)
         left, right = self.labels(node.lhs), self.labels(node.rhs)
@@ -195,10 +194,10 @@ class _Check:
 
     def _appeared(self, node: promql.BinaryExpr) -> bool:
         """`m unless m offset 15m`: a new counter counts from zero, which increase() misses."""
-        before = _last_seen(node.rhs)
-        if not isinstance(node.lhs, promql.VectorSelector) or before is None:
+        now, before = _last_seen(node.lhs), _last_seen(node.rhs)
+        if now is None or before is None:
             return False
-        return node.lhs.name == before.name and node.lhs.offset is None and before.offset is not None
+        return now.name == before.name and now.offset is None and before.offset is not None
 
 
 def _grown(node: promql.BinaryExpr) -> promql.VectorSelector | None:
