@@ -1,27 +1,21 @@
 """One client's connection: uvicorn's protocol, with timeouts for headers, bodies and answers, and bounds."""
 
 import asyncio
-import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from orcastream.gateway.admission.body_limit import announced_in
 from orcastream.gateway.errors import ApiError, gateway_stopping, unavailable
 from orcastream.gateway.http.held_flow import HeldFlow
+from orcastream.gateway.http.last_answer import MAX_HEADER_BYTES, headers_too_large, not_in_time, whole_answer
 from orcastream.gateway.http.request_parser import RequestParser
+from orcastream.gateway.http.sending import DROP_BYTES, send_after_body, send_without_chunks
 
-MAX_HEADER_BYTES: Final = 64 * 1024
-"""The headers of one request, including its first line."""
 _PIECE_BYTES: Final = 4096
 """What is parsed at once: the requests of so many bytes may wait behind another."""
 _LOOK_S: Final = 0.001
-_DROP_BYTES: Final = 64 * 1024 * 1024
-_DROP_S: Final = 10.0
-"""How much of a body that nobody has read is dropped before the answer, and for how long; and how much after it."""
 _LINGER_S: Final = 1.0
 _MOST_LINGERING: Final = 32
 """How long a connection waits for its client to close, and how many do, beside `max_connections`."""
@@ -122,7 +116,7 @@ class BoundedConnection(HttpToolsProtocol):
         """Some bytes of requests have arrived."""
         if self._has_ended:
             self._dropped_bytes += len(data)
-            if self._dropped_bytes > _DROP_BYTES:
+            if self._dropped_bytes > DROP_BYTES:
                 self.transport.close()
             return
         self._unparsed = memoryview(bytes(self._unparsed) + data)
@@ -147,7 +141,7 @@ class BoundedConnection(HttpToolsProtocol):
             # the bytes that headers begin in may hold earlier requests, too
             self._header_bytes = self._read_header_bytes() if self._began else self._header_bytes + len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
-                self._end(_headers_too_large())
+                self._end(headers_too_large())
                 return
         if self._timer is None:
             if self._in_body:
@@ -176,15 +170,15 @@ class BoundedConnection(HttpToolsProtocol):
             return
         self._stop_waiting()
         if self._read_header_bytes() > MAX_HEADER_BYTES:
-            self._refusal = _headers_too_large()
+            self._refusal = headers_too_large()
             raise ValueError("headers too large")  # ends the parsing; send_400_response is called
         self._in_headers, self._in_body = False, True
         self._shared.waiting.pop(self, None)
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
             self.cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
-            _send_without_chunks(self.cycle)
-        _send_after_body(self.cycle)
+            send_without_chunks(self.cycle)
+        send_after_body(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """Some bytes of a body have arrived."""
@@ -278,7 +272,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._answering:  # the next request began early; its time starts once this answer is written
             self._wait(self._limits.header_timeout_s, self._headers_late)
         elif self._in_headers:
-            self._end(_late("headers", self._limits.header_timeout_s))
+            self._end(not_in_time("headers", self._limits.header_timeout_s))
         else:
             self.transport.close()
 
@@ -287,7 +281,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._served is not self.cycle:  # nothing is read for a request that waits behind another
             self._wait(self._limits.body_timeout_s, self._body_late)
             return
-        self._end(_late("body", self._limits.body_timeout_s))
+        self._end(not_in_time("body", self._limits.body_timeout_s))
 
     def _body_cut_short(self) -> None:
         self._timer = None
@@ -303,7 +297,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._cut()
             return
         self._tell_left()
-        self.transport.write(_answer(error))
+        self.transport.write(whole_answer(error))
         self._linger()
 
     def _linger(self) -> None:
@@ -331,66 +325,3 @@ class BoundedConnection(HttpToolsProtocol):
         if self._served is not None:
             self._served.disconnected = True
             self._served.message_event.set()
-
-
-def _send_without_chunks(cycle: RequestResponseCycle) -> None:
-    """Let the end of the connection be the end of an answer of unknown length: HTTP/1.0 has no chunks."""
-    send = cycle.send
-
-    async def send_as_it_is(message: Any) -> None:
-        cycle.expected_content_length = len(message.get("body", b""))
-        await send(message)
-
-    cycle.chunked_encoding = False
-    cycle.send = send_as_it_is  # type: ignore[method-assign]  # this answer's alone
-
-
-def _send_after_body(cycle: RequestResponseCycle) -> None:
-    """Let an answer that needs no more of the request's body wait until the body is received and dropped.
-
-    A client, or a proxy, that is still sending when the connection closes sees a reset instead of the answer. One that
-    waits for 100 Continue, having sent nothing of its body, is answered at once. Whether it still sends the body is
-    unknown (RFC 9110, section 10.1.1), so the next bytes could be taken for either the body or another request, and the
-    connection closes; so it does where the body is too long to be dropped.
-    """
-    send = cycle.send
-
-    async def send_after_body(message: Any) -> None:
-        if not cycle.response_started and cycle.more_body:
-            is_awaited = cycle.waiting_for_100_continue and not cycle.body
-            cycle.keep_alive = not is_awaited and await _drop_body(cycle) and cycle.keep_alive
-        await send(message)
-
-    cycle.send = send_after_body  # type: ignore[method-assign]  # this answer's alone
-
-
-async def _drop_body(cycle: RequestResponseCycle) -> bool:
-    """Receive the rest of a body and drop it; return False if it did not end in time, or is too long."""
-    announced_bytes = announced_in(dict(cycle.scope["headers"]).get(b"content-length", b""))
-    if announced_bytes is not None and announced_bytes > _DROP_BYTES:
-        return False
-    left_bytes = _DROP_BYTES
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_DROP_S):
-            while cycle.more_body and left_bytes > 0 and not cycle.disconnected:
-                message: Any = await cycle.receive()
-                left_bytes -= len(message.get("body", b""))
-    return not cycle.more_body
-
-
-def _headers_too_large() -> ApiError:
-    message = f"The headers are too large; allowed: at most {MAX_HEADER_BYTES} bytes."
-    return ApiError(431, message, code="headers_too_large")
-
-
-def _late(what: str, timeout_s: float) -> ApiError:
-    """408 for headers or a body that did not arrive in time."""
-    return ApiError(408, f"The {what} did not arrive within {timeout_s:g} s.", code=f"{what}_timeout")
-
-
-def _answer(error: ApiError) -> bytes:
-    """Return a whole answer, after which the connection is closed."""
-    body = json.dumps(error.body()).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-    lines = [f"{name.lower()}: {value}\r\n" for name, value in {**headers, **error.headers}.items()]
-    return STATUS_LINE[error.status] + "".join(lines).encode() + b"\r\n" + body

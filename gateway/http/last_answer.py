@@ -1,0 +1,29 @@
+"""The answers with which a connection ends before a request reaches its handler."""
+
+import json
+from typing import Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from orcastream.gateway.errors import ApiError
+
+MAX_HEADER_BYTES: Final = 64 * 1024
+"""The headers of one request, including its first line."""
+
+
+def headers_too_large() -> ApiError:
+    message = f"The headers are too large; allowed: at most {MAX_HEADER_BYTES} bytes."
+    return ApiError(431, message, code="headers_too_large")
+
+
+def not_in_time(what: str, timeout_s: float) -> ApiError:
+    """408 for headers or a body that did not arrive in time."""
+    return ApiError(408, f"The {what} did not arrive within {timeout_s:g} s.", code=f"{what}_timeout")
+
+
+def whole_answer(error: ApiError) -> bytes:
+    """Return a whole answer, after which the connection is closed."""
+    body = json.dumps(error.body()).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    lines = [f"{name.lower()}: {value}\r\n" for name, value in {**headers, **error.headers}.items()]
+    return STATUS_LINE[error.status] + "".join(lines).encode() + b"\r\n" + body
