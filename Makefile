@@ -25,11 +25,11 @@ demo: setup
 	@$(BIN)/python -m orcastream.cli.demo $(if $(KEEP),--keep)
 
 # Parallel test processes, at most 8. Tests without a server compute, so there is one process per core. Tests with a
-# server mostly wait, for leases to expire and processes to start, so there are four per core, as long as memory
+# server mostly wait, for leases to expire and processes to start, so there are three per core, as long as memory
 # suffices: one takes 1.5 GiB with its services. To run tests sequentially in one process: make test TEST_WORKERS=0
 TEST_CORES := $(shell cores=$$(OMP_NUM_THREADS= nproc); echo $$((cores < 8 ? cores : 8)))
 TEST_WORKERS ?= $(shell cores=$(TEST_CORES); fit=$$(awk '/^MemAvailable/ {print int($$2 / 1572864)}' /proc/meminfo); \
-	most=$$((cores < 2 ? 4 : 8)); most=$$((fit < most ? fit : most)); echo $$((most > cores ? most : cores)))
+	most=$$((cores < 3 ? 3 * cores : 8)); most=$$((fit < most ? fit : most)); echo $$((most > cores ? most : cores)))
 
 # Both halves load the same sources, so compiled files are kept, whatever the environment says. An idle test process takes
 # over half of another's remaining tests, and neighboring tests, which share fixtures, stay together.
