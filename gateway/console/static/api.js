@@ -49,7 +49,7 @@ function askForKey(wasWrong) {
   return asking;
 }
 
-/** The events of a response: `{ id, data, comment }`; ends when the response does, throws when it is interrupted. */
+/** The events of a response: `{ id, data }`; ends when the response does, throws when it is interrupted. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -64,10 +64,8 @@ export async function* events(response) {
         if (line === "") {
           if (event.data.length) yield { id: event.id, data: event.data.join("\n") };
           event = { data: [] };
-        } else if (line.startsWith(":")) {
-          yield { comment: line.slice(1).trim() };
         } else {
-          const [, name, text] = /^([^:]*):? ?(.*)$/.exec(line);
+          const [, name, text] = /^([^:]*):? ?(.*)$/.exec(line); // a comment has no name
           if (name === "data") event.data.push(text);
           else if (name === "id") event.id = text;
         }

@@ -113,12 +113,11 @@ class Answer {
     this.#cancelling = false;
   }
 
-  #take({ id, data, comment }) {
-    if (comment?.startsWith("worker ")) this.workers.push(comment.split(" ")[1]);
-    if (data === undefined) return;
+  #take({ id, data }) {
     if (data === "[DONE]") return this.#become("done");
     const chunk = JSON.parse(data);
     this.#lastEvent = chunk.event_id ?? id ?? this.#lastEvent;
+    if (chunk.served_by) this.workers.push(chunk.served_by.worker);
     if (chunk.error) return this.#fail(chunk.error.code, chunk.error.message);
     const { reasoning_content: thinking = "", content = "" } = chunk.choices?.[0]?.delta ?? {};
     const piece = thinking + content;
