@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from orcastream import demo
-from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.text.tokenizer import Tokenizer
 from tests.redis_server import RedisServer
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
 
@@ -49,7 +49,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def undisturbed() -> Callable[..., list[int]]:
     """The tokens that one undisturbed engine in this process generates; every disturbed run must equal them."""
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
 
     @cache
     def run(prompt: tuple[int, ...], sampling: SamplingParams) -> tuple[int, ...]:

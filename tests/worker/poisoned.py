@@ -17,6 +17,7 @@ from typing import Any, Final
 from orcastream.schemas.errors import ErrorCode
 from tests.redis_server import RedisServer, embedded_binary, system_binary
 from tests.worker import poison
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
 
@@ -107,7 +108,6 @@ def main(arguments: list[str]) -> int:
 
 def _on_a_server(folder: Path, options: argparse.Namespace) -> Outcome:
     from orcastream import demo
-    from orcastream.engine import EngineConfig, OrcaEngine
     from orcastream.schemas.sampling import SamplingParams
     from orcastream.text.tokenizer import Tokenizer
 
@@ -116,7 +116,7 @@ def _on_a_server(folder: Path, options: argparse.Namespace) -> Outcome:
     server = RedisServer(binary, folder / "redis")
     server.start()
     tokenizer = Tokenizer.load(str(demo.MODEL_DIR))
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
     workers: list[WorkerProcess] = []
 
     def start_worker(**settings: Any) -> WorkerProcess:

@@ -2,13 +2,13 @@
 
 import threading
 
-from orcastream import demo
-from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
+from orcastream.engine import OrcaEngine, TokenEvent
+from tests.worker.demo_engine import demo_engine
 
 
 def standing_engine() -> tuple[OrcaEngine, threading.Event]:
     """The demo model's engine; no iteration begins before the event is set."""
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
     step, release = engine.step, threading.Event()
 
     def hang() -> list[TokenEvent]:

@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from orcastream import demo
-from orcastream.broker.link import Link
-from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.schemas.errors import ErrorCode
+from orcastream.worker.session import Session
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import Producer
 
 pytestmark = one_server("embedded")
@@ -30,7 +29,7 @@ async def test_a_wrong_host_clock_ends_no_request(
     monkeypatch: pytest.MonkeyPatch,
     error_s: int,
 ) -> None:
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
     request_id = producer.post(count_prompt, max_tokens=40)
     settings = WorkerSettings(lease_ms=1000, drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]
     worker = Worker(settings, redis_server.url, producer.keys, "clock", engine, None)
@@ -63,16 +62,16 @@ async def test_a_servers_clock_set_while_a_worker_is_idle_ends_no_request(
     ahead_s: int,
 ) -> None:
     """It reads the clock seldom while no deadline depends on it."""
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
     settings = WorkerSettings(drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]
     worker = Worker(settings, redis_server.url, producer.keys, "clock", engine, None)
-    time_ms = Link.server_time_ms
+    set_clock = Session._set_clock
 
-    async def before(link: Link) -> int:
-        return await time_ms(link) + ahead_s * 1000
+    def before(session: Session, server_ms: int) -> None:
+        set_clock(session, server_ms + ahead_s * 1000)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "server_time_ms", before)
+        patched.setattr(Session, "_set_clock", before)  # not that of sweeps, which is read in each
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(PATIENCE_S):
             while not producer.redis.exists(producer.keys.worker("clock")):  # noqa: ASYNC110 (Redis knows)

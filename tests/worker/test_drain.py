@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from orcastream import demo
 from orcastream.broker.lease import was_handed_over
-from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
+from orcastream.engine import TokenEvent
 from orcastream.schemas.events import Output, Started
 from orcastream.schemas.keys import GROUP
 from orcastream.worker.engine_loop import EngineFailed
@@ -21,6 +20,7 @@ from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import LONG, Producer
 
 pytestmark = one_server("system")
@@ -64,7 +64,7 @@ def test_a_worker_that_is_still_loading_exits_at_once(producer: Producer, start_
 async def test_drain_ends_while_the_engine_hangs(
     producer: Producer, redis_server: RedisServer, count_prompt: list[int]
 ) -> None:
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
     hanging, release = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -113,7 +113,7 @@ async def idle_worker(
 ) -> tuple[Worker, asyncio.Task[None]]:
     """A worker in this process that waits for requests, longer than its connection would last."""
     monkeypatch.setattr(Intake, "_pause_s", lambda _: 60.0)
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
     settings = WorkerSettings(lease_ms=1000, _env_file=None)
     worker = Worker(settings, redis_server.url, producer.keys, "idle", engine, None)
     running = asyncio.create_task(worker.run())

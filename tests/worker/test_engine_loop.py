@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from orcastream import demo
-from orcastream.engine import EngineConfig, IterationRecord, OrcaEngine, Request, TokenEvent
+from orcastream.engine import IterationRecord, OrcaEngine, Request, TokenEvent
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.worker.engine_loop import EngineFailed, EngineLoop, EngineOutput, Iterated, Refused
 from tests.patience import PATIENCE_S
 from tests.redis_waiting import wait_until
+from tests.worker.demo_engine import demo_engine
 
 PROMPT = (5, 6, 7, 8)
 LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
@@ -26,7 +26,7 @@ def engine() -> OrcaEngine:
 
 def load(**settings: Any) -> OrcaEngine:
     """Load an engine with the demo model."""
-    return OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False, **settings))
+    return demo_engine(**settings)
 
 
 class Run:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orcastream import demo
-from orcastream.engine import EngineConfig, OrcaEngine, Request
+from orcastream.engine import Request
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Output
 from orcastream.worker.adapter_shelf import AdapterShelf
@@ -18,6 +17,7 @@ from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import LONG, Producer
 from tests.worker.worker_process import PACED
 
@@ -32,7 +32,7 @@ def serving(producer: Producer, redis_server: RedisServer) -> Serve:
 
     @asynccontextmanager
     async def serve(shelf: AdapterShelf | None = None) -> AsyncIterator[list[Request]]:
-        engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+        engine = demo_engine()
         submit, given = engine.submit, list[Request]()
 
         def note(request: Request) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from orcastream import demo
-from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine import OrcaEngine
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Output, Started
 from orcastream.schemas.sampling import SamplingParams
@@ -15,6 +14,7 @@ from orcastream.schemas.seed import choice_seed
 from orcastream.text.tokenizer import Tokenizer
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import Producer
 from tests.worker.worker_process import PACED
 
@@ -29,7 +29,7 @@ Ranked = list[list[int]]
 def engine() -> OrcaEngine:
     """An undisturbed engine in this process."""
     torch.set_num_threads(1)
-    return OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    return demo_engine()
 
 
 @pytest.fixture(scope="module")

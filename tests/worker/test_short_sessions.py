@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from orcastream import demo
-from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.pauses import Pauses
 from tests.redis_server import RedisServer, one_server
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import Producer
 
 pytestmark = one_server("embedded")
@@ -24,7 +23,7 @@ async def test_pauses_grow_while_sessions_break_right_after_opening(
     producer = Producer(server.url)
     producer.add({"payload": b"x" * 40_000})
     pauses = Pauses(monkeypatch, "orcastream.worker.worker")
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
     settings = WorkerSettings(lease_ms=1000, drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]
     worker = Worker(settings, server.url, producer.keys, "w1", engine, None)
     running = asyncio.create_task(worker.run())

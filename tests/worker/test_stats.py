@@ -7,11 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from orcastream import demo
 from orcastream.broker.cancel import Control, wake_up
 from orcastream.broker.link import Link
 from orcastream.broker.stats import StatsStream
-from orcastream.engine import EngineConfig, IterationRecord, OrcaEngine, Request
+from orcastream.engine import IterationRecord, OrcaEngine, Request
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.stats import WorkerStats, decode_stats, encode_stats
 from orcastream.worker.policy_switch import PolicySwitch
@@ -21,20 +20,14 @@ from orcastream.worker.stats.story import EngineStory
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import LONG, Producer
 
 Told = list[tuple[list[IterationRecord], WorkerStats]]
 
 
 def engine(**changes: object) -> OrcaEngine:
-    config = {
-        "model": str(demo.MODEL_DIR),
-        "device": "cpu",
-        "self_check": False,
-        "max_num_batched_tokens": 64,
-        **changes,
-    }
-    return OrcaEngine.load(EngineConfig(**config))  # type: ignore[arg-type]
+    return demo_engine(**{"max_num_batched_tokens": 64, **changes})
 
 
 def story_of(one: OrcaEngine) -> EngineStory:

@@ -5,10 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orcastream import demo
 from orcastream.broker.attach import Attached
 from orcastream.broker.claimed import Claimed
-from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.schemas.constraint import Constraint
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.request import GenerationRequest
@@ -20,6 +18,7 @@ from orcastream.worker.session import Session
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.redis_server import RedisServer, one_server
+from tests.worker.demo_engine import demo_engine
 from tests.worker.producer import Producer
 
 pytestmark = one_server("embedded")
@@ -28,7 +27,7 @@ pytestmark = one_server("embedded")
 @pytest.fixture
 async def worker(producer: Producer, redis_server: RedisServer) -> AsyncIterator[None]:
     """A worker in this process; it must end in order."""
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    engine = demo_engine()
     settings = WorkerSettings(lease_ms=1000, _env_file=None)
     worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)
     running = asyncio.create_task(worker.run())

@@ -170,6 +170,8 @@ async def test_one_client_cannot_fill_the_queue(stage: Stage, gate: Gate, link: 
     asking.append(asyncio.ensure_future(ask(served, "b")))
     await waiting(stage, link, 3)
     await finished(asking, gate)
+    for name in ("normal", "high"):  # requests leave the queue after their answers
+        await waiting(stage, link, 0, name)
     assert (await ask(served, "a")).status_code == 200
 
 
