@@ -143,11 +143,8 @@ class BoundedConnection(HttpToolsProtocol):
             if self._header_bytes > MAX_HEADER_BYTES:
                 self._end(headers_too_large())
                 return
-        if self._timer is None:
-            if self._in_body:
-                self._wait(self._limits.body_timeout_s, self._body_late)
-            elif not self._answering:  # line ends before a request; they end uvicorn's idle state
-                self._wait(self._limits.header_timeout_s, self._headers_late)
+        if self._timer is None and (self._in_body or not self._answering):  # line ends end uvicorn's idle state
+            self._wait_for_more()
 
     def on_message_begin(self) -> None:
         """The first byte of a request has arrived."""
@@ -211,6 +208,9 @@ class BoundedConnection(HttpToolsProtocol):
         self._parse()
         if self._has_ended:
             return
+        if self._timer is not None:  # what waited behind this answer has its time from here on
+            self._stop_waiting()
+            self._wait_for_more()
         self.flow.resume_reading()
         if not self._answering:
             self._shared.waiting[self] = None
@@ -249,6 +249,13 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait_for_more(self) -> None:
+        """Wait for the rest of a body or of headers, or for headers to begin."""
+        if self._in_body:
+            self._wait(self._limits.body_timeout_s, self._body_late)
+        else:
+            self._wait(self._limits.header_timeout_s, self._headers_late)
 
     def _wait(self, timeout_s: float, late: Callable[[], None]) -> None:
         self._timer = self.loop.call_later(timeout_s, self._look_again, late)

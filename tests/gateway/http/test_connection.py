@@ -342,6 +342,15 @@ def test_a_stream_continues_while_the_next_request_of_its_connection_is_incomple
     connection.close()
 
 
+def test_a_body_that_waits_behind_a_stream_has_its_time_after_the_stream(impatient: GatewayProcess) -> None:
+    connection = connect(impatient, post(stream=True, timeout=TIMES_S * 2.5), HEAD + b"\r\n")
+    assert until(connection, b"\r\n0\r\n\r\n").count(b"HTTP/1.1 ") == 1
+    ended_s = time.monotonic()
+    assert status_of(connection.recv(65536)) == 408
+    assert time.monotonic() - ended_s > TIMES_S * 0.3
+    connection.close()
+
+
 def test_a_client_that_leaves_with_two_requests_under_way_leaves_both(narrow: GatewayProcess) -> None:
     connection = connect(narrow, post(request_id="left", timeout=LONG_S) + LIVE)
     wait_logged(narrow, "accepted request=cmpl-left ")
