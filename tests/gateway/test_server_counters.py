@@ -116,5 +116,6 @@ async def test_counters_that_were_reset_count_on(own_redis: Callable[..., RedisS
     with server.client() as client:
         client.config_resetstat()
     assert (await seen.look_at(server))[REDIS_EVICTED.name] == first
-    second = evict(10)
+    while not (second := evict(10)):  # the server may have freed more than it needed before
+        pass
     assert (await seen.look_at(server))[REDIS_EVICTED.name] == first + second > first
