@@ -9,33 +9,33 @@ import triton.language as tl
 
 
 @triton.jit
-def slots_of(table, positions, inside, BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr):
-    """Return the cache slots of `positions` by a request's block table; arbitrary for those not `inside`, if MASKED."""
+def slots_of(table, positions, inside, BLOCK_SIZE: tl.constexpr):
+    """Return the cache slots of `positions` by a request's block table; arbitrary for those not `inside`."""
     places = table + positions // BLOCK_SIZE
-    blocks = tl.load(places, mask=inside, other=0) if MASKED else tl.load(places)
+    blocks = tl.load(places) if inside is None else tl.load(places, mask=inside, other=0)
     return blocks.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
 @triton.jit
-def load_rows(base, slots, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr):
-    """Return `[len(slots), BLOCK]` of one head's keys or values; zeros beyond SIZE and, if MASKED, if not `inside`."""
+def load_rows(base, slots, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Return `[len(slots), BLOCK]` of one head's keys or values; zeros beyond SIZE and if not `inside`."""
     columns = tl.arange(0, BLOCK)
     places = base + slots[:, None] * SIZE + columns[None, :]
-    if MASKED and BLOCK == SIZE:
-        rows = tl.load(places, mask=inside[:, None], other=0.0)
-    elif MASKED:
-        rows = tl.load(places, mask=inside[:, None] & (columns < SIZE)[None, :], other=0.0)
-    elif BLOCK == SIZE:
+    if inside is None and BLOCK == SIZE:
         rows = tl.load(places)
-    else:
+    elif inside is None:
         rows = tl.load(places, mask=(columns < SIZE)[None, :], other=0.0)
+    elif BLOCK == SIZE:
+        rows = tl.load(places, mask=inside[:, None], other=0.0)
+    else:
+        rows = tl.load(places, mask=inside[:, None] & (columns < SIZE)[None, :], other=0.0)
     return rows
 
 
 @triton.jit
-def load_scales(base, slots, inside, MASKED: tl.constexpr):
-    """Return one float32 scale per slot; 0 if not `inside`, if MASKED."""
-    scales = tl.load(base + slots, mask=inside, other=0.0) if MASKED else tl.load(base + slots)
+def load_scales(base, slots, inside):
+    """Return one float32 scale per slot; 0 if not `inside`."""
+    scales = tl.load(base + slots) if inside is None else tl.load(base + slots, mask=inside, other=0.0)
     return scales.to(tl.float32)
 
 
@@ -75,7 +75,6 @@ def attend_block(
     VALUE_SIZE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
-    MASKED: tl.constexpr,
     QUANTIZED: tl.constexpr,
     CAPPED: tl.constexpr,
     FACTORS: tl.constexpr,
@@ -83,19 +82,19 @@ def attend_block(
     """Attend from `query` `[rows, BLOCK_K]` to the keys at `positions`; return the updated `mixed`, `total` and `best`.
 
     `mixed` `[rows, BLOCK_V]` is the sum of values weighted by exp2(score - best), `total` the sum of the weights.
-    If MASKED, `inside` marks positions that exist, `visible` (of a shape that broadcasts to the scores) those that
-    count; else all do. `scale` and `cap` are those of `score_factors`.
+    `inside` marks positions that exist, `visible` (of a shape that broadcasts to the scores) those that count; None:
+    all do. `scale` and `cap` are those of `score_factors`.
     """
-    slots = slots_of(table, positions, inside, BLOCK_SIZE, MASKED)
-    key = widened(load_rows(keys, slots, inside, KEY_SIZE, BLOCK_K, MASKED), query.dtype)
+    slots = slots_of(table, positions, inside, BLOCK_SIZE)
+    key = widened(load_rows(keys, slots, inside, KEY_SIZE, BLOCK_K), query.dtype)
     products = tl.dot(query, tl.trans(key), input_precision="ieee")
     if QUANTIZED:
-        products *= load_scales(key_scales, slots, inside, MASKED)[None, :]
+        products *= load_scales(key_scales, slots, inside)[None, :]
     if CAPPED:
         # Beyond 100, tanh is 1.
         products = cap * (1.0 - 2.0 / (tl.exp2(tl.minimum(products * scale, 100.0)) + 1.0))
         scale = 1.0
-    if MASKED:
+    if visible is not None:
         products = tl.where(visible, products, float("-inf"))
     higher = tl.maximum(best, tl.max(products, axis=1) * scale)
     # A row that has seen nothing yet has -inf, which must not be subtracted from itself.
@@ -103,9 +102,9 @@ def attend_block(
     weights = tl.exp2(products * scale - pivot[:, None])
     shrunk = tl.exp2(best - pivot)
     total = total * shrunk + tl.sum(weights, axis=1)
-    value = load_rows(values, slots, inside, VALUE_SIZE, BLOCK_V, MASKED)
+    value = load_rows(values, slots, inside, VALUE_SIZE, BLOCK_V)
     if QUANTIZED:
-        value_scale = load_scales(value_scales, slots, inside, MASKED)
+        value_scale = load_scales(value_scales, slots, inside)
         # The smaller side is multiplied; in float16 the values, because a weight times a scale can be too small for it.
         if tl.float16 == FACTORS or query.shape[0] >= BLOCK_V:
             value = (widened(value, tl.float32) * value_scale[:, None]).to(FACTORS)

@@ -149,7 +149,6 @@ def split_kernel(
             VALUE_SIZE,
             BLOCK_K,
             BLOCK_V,
-            True,
             QUANTIZED,
             CAPPED,
             FACTORS,

@@ -163,15 +163,14 @@ def prefill_kernel(
         seen = (lowest + 1) // COLUMNS * COLUMNS
         for start in range(0, seen, COLUMNS):
             positions = start + tl.arange(0, COLUMNS)
-            inside = positions < seen
             sums, total, best = attend_block(
                 sums,
                 total,
                 best,
                 queries,
                 positions,
-                inside,
-                inside[None, :],
+                None,
+                None,
                 table,
                 keys,
                 values,
@@ -184,7 +183,6 @@ def prefill_kernel(
                 VALUE_SIZE,
                 BLOCK_K,
                 BLOCK_V,
-                False,
                 QUANTIZED,
                 CAPPED,
                 FACTORS,
@@ -217,7 +215,6 @@ def prefill_kernel(
             VALUE_SIZE,
             BLOCK_K,
             BLOCK_V,
-            True,
             QUANTIZED,
             CAPPED,
             FACTORS,
