@@ -24,7 +24,7 @@ async def test_pauses_grow_while_sessions_break_right_after_opening(
     producer.add({"payload": b"x" * 40_000})
     pauses = Pauses(monkeypatch, "orcastream.worker.worker")
     engine = demo_engine()
-    settings = WorkerSettings(lease_ms=1000, drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]
+    settings = WorkerSettings(lease_ms=1000, drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]  # of pydantic-settings
     worker = Worker(settings, server.url, producer.keys, "w1", engine, None)
     running = asyncio.create_task(worker.run())
     await pauses.reach(0.5)

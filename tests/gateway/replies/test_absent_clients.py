@@ -21,7 +21,7 @@ from orcastream.schemas.request import GenerationRequest, Payload
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
 from tests.gateway.replies.test_disconnects import cancel_key, departed, ending, leave_after, noticed
 from tests.gateway.scripted_worker import Answer, Gate
-from tests.gateway.sse_client import joined, read
+from tests.gateway.sse_client import Seen, joined, read
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer
@@ -94,7 +94,11 @@ async def own_process(stage: Stage, model_folder: str) -> AsyncIterator[tuple[Pr
         await process.wait()
 
 
-async def test_a_client_of_a_killed_gateway_that_never_returns(stage: Stage, model_folder: str) -> None:
+@asynccontextmanager
+async def begun(stage: Stage, model_folder: str) -> AsyncIterator[tuple[Process, str, Seen, AsyncIterator[Seen]]]:
+    """Read the first event of an answer from a gateway in its own process, beside one in this: yield the process, the
+    request's id, that event, and the others.
+    """
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)))
     await stage.gateway()
     async with (
@@ -102,27 +106,24 @@ async def test_a_client_of_a_killed_gateway_that_never_returns(stage: Stage, mod
         http.stream("POST", "/v1/completions", json=BODY) as response,
     ):
         request_id, reading = response.headers["x-request-id"], read(response)
-        await anext(reading)
+        first = await anext(reading)
         await marked(stage, request_id)
+        yield process, request_id, first, reading
+
+
+async def test_a_client_of_a_killed_gateway_that_never_returns(stage: Stage, model_folder: str) -> None:
+    async with begun(stage, model_folder) as (process, request_id, _, _):
         process.send_signal(signal.SIGKILL)
     assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
 
 
 async def test_a_client_of_a_frozen_gateway_learns_of_the_end(stage: Stage, model_folder: str) -> None:
     """Another gateway cancels the request, as if the frozen one had been killed."""
-    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)))
-    await stage.gateway()
-    async with (
-        own_process(stage, model_folder) as (process, http),
-        http.stream("POST", "/v1/completions", json=BODY) as response,
-    ):
-        request_id, reading = response.headers["x-request-id"], read(response)
-        seen = [await anext(reading)]
-        await marked(stage, request_id)
+    async with begun(stage, model_folder) as (process, request_id, first, reading):
         process.send_signal(signal.SIGSTOP)
         assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
         process.send_signal(signal.SIGCONT)
-        seen += [event async for event in reading]
+        seen = [first, *[event async for event in reading]]
     assert [event.error["code"] for event in seen if event.error] == [ErrorCode.CANCELLED]
     assert seen[-1].error
     assert TEXT.startswith(joined(seen[:-1]))
