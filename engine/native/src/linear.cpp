@@ -46,6 +46,7 @@ void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork&
         const Part part = part_of(x.m, x.m, panels(linear.n), thread, team.size);
         if (part.empty()) return;
         if (linear.format == INT8) return linear_by_tiles<INT8>(linear, x, y, part.rows, part.columns);
+        if (linear.format == COMPACT_BF16) return linear_by_tiles<COMPACT_BF16>(linear, x, y, part.rows, part.columns);
         return linear_by_tiles<BF16>(linear, x, y, part.rows, part.columns);
     }
 #endif

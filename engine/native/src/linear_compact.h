@@ -17,7 +17,7 @@
 #include "linear_dot.h"
 
 // Only where a product of bfloat16 pairs is one instruction: others have less time left to unpack.
-#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+#ifdef __AVX512BF16__
 #define ORCA_COMPACT
 #endif
 
@@ -50,8 +50,11 @@ inline Outliers outliers_of(const Linear& linear, int64_t panel) {
 // Reads a panel's steps as vectors of bfloat16 pairs.
 class CompactReader {
   public:
-    explicit CompactReader(const char* panel)
-        : at_(panel + COMPACT_HEAD),
+    explicit CompactReader(const char* panel) : CompactReader(panel, panel) {}
+
+    // From some pair on, which would be the first one of a panel that begins at `start`.
+    CompactReader(const char* start, const char* panel)
+        : at_(start + COMPACT_HEAD),
           upper_(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(panel)))) {}
 
     // Some distance ahead.
@@ -72,9 +75,10 @@ class CompactReader {
         weights[1] = _mm512_unpackhi_epi8(lower, upper);
     }
 
-  private:
     const char* at(int64_t pair) const { return at_ + pair * COMPACT_PAIR; }
+    void advance(int64_t pairs) { at_ += pairs * COMPACT_PAIR; }
 
+  private:
     const char* at_;
     __m512i upper_;
 };

@@ -94,6 +94,16 @@ void mlp_by_vectors(
     if (!part.empty()) blocks_times_panels(*mlp.down, gated, y, part.rows, part.columns);
 }
 
+#ifdef __AMX_BF16__
+template <int32_t FORMAT>
+void mlp_by_tiles(const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& inner, Team& team, int thread) {
+    TiledMlp<FORMAT> tiled(mlp, x, y, inner, thread, team.size);
+    tiled.open();
+    team.barrier();
+    tiled.close();
+}
+#endif
+
 }  // namespace
 
 bool Mlp::fits(int64_t m) const {
@@ -103,12 +113,8 @@ bool Mlp::fits(int64_t m) const {
 void mlp_team(
     const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& outer, LinearWork& inner, Team& team, int thread) {
 #ifdef __AMX_BF16__
-    if (!by_vectors(*mlp.down)) {
-        TiledMlp tiled(mlp, x, y, inner, thread, team.size);
-        tiled.open();
-        team.barrier();
-        return tiled.close();
-    }
+    if (mlp.down->format == COMPACT_BF16) return mlp_by_tiles<COMPACT_BF16>(mlp, x, y, inner, team, thread);
+    if (!by_vectors(*mlp.down)) return mlp_by_tiles<BF16>(mlp, x, y, inner, team, thread);
 #endif
     if (mlp.down->format == F32) return mlp_by_vectors<FloatDot>(mlp, x, y, outer, inner, team, thread);
 #ifdef ORCA_COMPACT

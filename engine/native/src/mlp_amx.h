@@ -10,7 +10,7 @@
 
 namespace orca {
 
-class TiledMlp {
+template <int32_t FORMAT> class TiledMlp {
   public:
     TiledMlp(const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& inner, int thread, int threads)
         : mlp_(mlp),
@@ -56,7 +56,7 @@ class TiledMlp {
         x.pack(x_, mlp_.gate_up->k);
         TiledRows gated = this->gated(rows);
         if (opened_.columns.begin == 0) gated.clear();
-        TiledProduct<BF16> product(*mlp_.gate_up, x);
+        TiledProduct<FORMAT> product(*mlp_.gate_up, x);
         const int64_t most = product.at_once(), panel_values = x.groups() * GROUP_SUMS;
         bf16* gates = gate_memory.get<bf16>(most * panel_values);
         for (int64_t first = opened_.columns.begin; first < opened_.columns.end; first += most) {
@@ -82,7 +82,7 @@ class TiledMlp {
 
     void close(Range rows) {
         const TileRegisters configured(shapes_of(rows.end - rows.begin));
-        block_times_panels<BF16>(*mlp_.down, gated(rows), y_, closed_.columns);
+        block_times_panels<FORMAT>(*mlp_.down, gated(rows), y_, closed_.columns);
     }
 
     // [count][PANEL], rounded as in y.

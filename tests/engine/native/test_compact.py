@@ -6,7 +6,7 @@ import torch
 from orcastream.engine.native.linear import PANEL, PackedLinear
 from orcastream.engine.native.mlp import mlp
 
-pytestmark = pytest.mark.parametrize("instruction_set", ["avx512_bf16"], indirect=True)
+pytestmark = pytest.mark.parametrize("instruction_set", ["amx", "avx512_bf16"], indirect=True)
 MOST_ALONE = 24
 ROWS = (1, 2, 3, 5, 10, 11, 12, 13, 24, 25, 40, 72, 130)
 """Through both halves of a panel at once, through one after the other, and unpacked for several blocks of rows."""
