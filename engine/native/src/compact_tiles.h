@@ -10,12 +10,12 @@
 namespace orca {
 
 constexpr int64_t STEP_PAIRS = kTileRows / 2;
-constexpr int64_t COMPACT_STEP = STEP_PAIRS * COMPACT_PAIR;      // bytes
-constexpr int64_t PAIR_BYTES = 2 * STEP_BYTES;                   // unpacked
-constexpr int64_t UNPACKED_AHEAD = 2;                            // steps, so that tiles are not loaded while being written
-constexpr int64_t UNPACKED_NEAR = 4;                             // steps that are kept if they are needed once: a power of 2
-constexpr int64_t COMPACT_AHEAD_PAIRS = 4;                       // prefetched before they are unpacked
-constexpr int64_t COMPACT_FAR_PAIRS = 32;                        // the same, with many rows
+constexpr int64_t COMPACT_STEP = STEP_PAIRS * COMPACT_PAIR;  // bytes
+constexpr int64_t PAIR_BYTES = 2 * STEP_BYTES;               // unpacked
+constexpr int64_t UNPACKED_AHEAD = 2;       // steps: tiles that were just written could not be loaded at once
+constexpr int64_t UNPACKED_NEAR = 4;        // steps that are kept
+constexpr int64_t COMPACT_AHEAD_PAIRS = 4;  // prefetched before they are unpacked
+constexpr int64_t COMPACT_FAR_PAIRS = 32;   // the same, while other steps are multiplied
 
 // Some steps of a compact panel, which are unpacked one after another.
 class CompactSteps {
@@ -58,29 +58,28 @@ class CompactSteps {
     int64_t depth_;
 };
 
-// Compact panels that are read from memory, one or two (`TWO`), unpacked to memory for all steps of each, if they are
-// `kept`, or for UNPACKED_NEAR.
+// One compact panel or two (`TWO`), unpacked a few steps before they are multiplied.
 template <bool TWO> class UnpackedPanels {
   public:
-    // Afterwards those at `then` are read, and prefetched already.
-    UnpackedPanels(const Linear& linear, int64_t panel, Range steps, PanelPair then, char* to, bool kept)
+    // `to` has room for UNPACKED_NEAR steps of both. Afterwards the panels at `then` are read, and prefetched already.
+    UnpackedPanels(const Linear& linear, int64_t panel, Range steps, PanelPair then, char* to)
         : first_(linear, panel, steps),
           second_(linear, TWO ? panel + 1 : panel, steps),
           then_(then),
           to_(to),
-          steps_(steps.end - steps.begin),
-          mask_(kept ? -1 : UNPACKED_NEAR - 1),
-          apart_((kept ? steps_ : UNPACKED_NEAR) * PANEL_STEP) {
+          steps_(steps.end - steps.begin) {
         for (int64_t step = 0; step < std::min(UNPACKED_AHEAD, steps_); step++) unpack();
     }
 
     __attribute__((always_inline)) PanelPair at(int64_t step) {
         if (unpacked_ < steps_) unpack();
-        return {place(step), apart_};
+        return {place(step), APART};
     }
 
+    static constexpr int64_t APART = UNPACKED_NEAR * PANEL_STEP;  // of both panels, unpacked
+
   private:
-    char* place(int64_t step) const { return to_ + (step & mask_) * PANEL_STEP; }
+    char* place(int64_t step) const { return to_ + step % UNPACKED_NEAR * PANEL_STEP; }
 
     __attribute__((always_inline)) void unpack() {
         char* to = place(unpacked_);
@@ -94,11 +93,11 @@ template <bool TWO> class UnpackedPanels {
             first_.pair(pair, to);
             if constexpr (TWO) {
                 fetch(other);
-                second_.pair(pair, to + apart_);
+                second_.pair(pair, to + APART);
             }
         }
         first_.end(to);
-        if constexpr (TWO) second_.end(to + apart_);
+        if constexpr (TWO) second_.end(to + APART);
         unpacked_++;
     }
 
@@ -109,7 +108,7 @@ template <bool TWO> class UnpackedPanels {
     CompactSteps first_, second_;
     PanelPair then_;
     char* to_;
-    int64_t steps_, mask_, apart_, unpacked_ = 0;
+    int64_t steps_, unpacked_ = 0;
 };
 
 // Unpacks some steps of a panel while others are multiplied.

@@ -1,9 +1,9 @@
 // Linear layers by tiles (AMX): 32 rows times one panel, or up to 16 rows times two, four tiles of sums.
 //
-// Many rows: a part of each panel's depth stays in the first-level cache while all rows pass, and the sums are loaded and
-// stored instead. Rows are loaded from the second-level cache without occupying the first one. Each weight is read from
-// memory once per `BLOCK_ROWS` rows. Few rows: the speed of reading weights from memory decides, which is higher with two
-// panels at a time, because the processor prefetches in each of them.
+// More than 16 rows: a part of each panel's depth stays in the first-level cache while all rows pass, and the sums are
+// loaded and stored instead. Rows are loaded from the second-level cache without occupying the first one. Each weight is
+// read from memory once per `BLOCK_ROWS` rows. Fewer: the speed of reading weights from memory decides, which is higher with
+// two panels at a time, because the processor prefetches in each of them. Compact panels are unpacked ahead of the products.
 
 #pragma once
 
@@ -26,6 +26,8 @@ namespace orca {
 
 constexpr int64_t SUMS_BYTES = 1 << 20;  // of sums that wait for the next chunk
 constexpr int64_t FEW_PANELS = 16;       // of few rows, before those that belong to them
+constexpr int64_t NEAR_STEPS = 12;       // of a panel that stay in the first-level cache, at most
+constexpr int64_t FEW_NEAR_STEPS = 4;    // the same, where memory is waited for: the next ones stay there, too
 
 // Memory of this thread for unpacked panels, valid until its next call.
 inline char* unpacked_memory(int64_t bytes) {
@@ -41,10 +43,11 @@ template <int32_t FORMAT> class TiledProduct {
           x_(x),
           weight_(static_cast<const char*>(linear.weight)),
           width_(panel_bytes(linear.format, linear.k)),
-          many_(x.groups() >= MANY_GROUPS) {
+          many_(x.size() > kTileRows),
+          near_(x.groups() < MANY_GROUPS ? FEW_NEAR_STEPS : NEAR_STEPS) {
         const int64_t fitting = SUMS_BYTES / (x.groups() * GROUP_SUMS * static_cast<int64_t>(sizeof(float)));
         at_once_ = x.chunk() == x.steps() ? (many_ ? 1 : 2) : std::max<int64_t>(fitting, 2);
-        if (FORMAT == COMPACT_BF16 && many_) unpacking_ = unpacked_memory(2 * NEAR_STEPS * PANEL_STEP);
+        if (FORMAT == COMPACT_BF16 && many_) unpacking_ = unpacked_memory(2 * near_ * PANEL_STEP);
     }
 
     // How many panels it is best to compute before others.
@@ -56,7 +59,6 @@ template <int32_t FORMAT> class TiledProduct {
         static thread_local Scratch memory;
         const int64_t panel_sums = x_.groups() * GROUP_SUMS, width = many_ ? 1 : 2;
         float* both = memory.get<float>(2 * at_once_ * panel_sums);
-        waiting_ = {0, 0};
         for (int64_t first = columns.begin; first < columns.end; first += at_once_) {
             const Range panels{first, std::min(first + at_once_, columns.end)};
             float* sums = both + (first - columns.begin) / at_once_ % 2 * at_once_ * panel_sums;
@@ -71,7 +73,7 @@ template <int32_t FORMAT> class TiledProduct {
                 }
             }
         }
-        put_waiting(store);
+        store_later({}, store);
     }
 
   private:
@@ -83,31 +85,41 @@ template <int32_t FORMAT> class TiledProduct {
         Range steps;
     };
 
-    // The first steps are multiplied with all groups while the next ones are made ready, and so on.
+    struct Sums {
+        Range panels;
+        Range groups;
+        float* first;
+    };
+
+    // A part of a panel stays in the first-level cache while all groups pass, and the next part is made ready meanwhile.
     template <class Store> void multiply_many(Piece piece, Piece then, float* sums, Store& store) {
-        alignas(64) float last[GROUP_SUMS];
-        for (int64_t begin = piece.steps.begin; begin < piece.steps.end; begin += NEAR_STEPS) {
-            const int64_t steps = std::min(NEAR_STEPS, piece.steps.end - begin);
-            const bool is_last = begin + steps == x_.steps();
-            const Piece rest{piece.panel, {begin + steps, piece.steps.end}};
-            const Piece next = near_part(begin + steps < piece.steps.end ? rest : then);
-            const char* weight = ready({piece.panel, {begin, begin + steps}});
-            auto ahead = making_ready(next, steps);
+        const int64_t parts = parts_of(piece.steps);
+        for (int64_t index = 0; index < parts; index++) {
+            const Range steps = part(piece.steps, index);
+            const bool is_last = steps.end == x_.steps();
+            const Piece next = index + 1 < parts ? Piece{piece.panel, part(piece.steps, index + 1)}
+                                                 : Piece{then.panel, part(then.steps, 0)};
+            const char* weight = ready({piece.panel, steps});
+            auto ahead = making_ready(next, steps.end - steps.begin);
             for (int64_t group = 0; group < x_.groups(); group++) {
                 float* own = sums + group * GROUP_SUMS;
-                multiply(group, begin, weight, steps, begin == 0 ? nullptr : own, ahead, is_last ? last : own);
-                if (is_last) store(group, piece.panel, last);
+                float* to = is_last ? last_[turn_ ^= 1] : own;
+                multiply(group, steps, weight, steps.begin == 0 ? nullptr : own, ahead, to);
+                if (is_last) store_later({{piece.panel, piece.panel + 1}, {group, group + 1}, to}, store);
             }
             if constexpr (FORMAT == COMPACT_BF16) {
                 ahead.finish();
                 unpacked_ = next;
-                which_ = 1 - which_;
+                which_ ^= 1;
             }
         }
     }
 
-    static Piece near_part(Piece piece) {
-        return {piece.panel, {piece.steps.begin, std::min(piece.steps.begin + NEAR_STEPS, piece.steps.end)}};
+    int64_t parts_of(Range steps) const { return (steps.end - steps.begin + near_ - 1) / near_; }
+
+    Range part(Range steps, int64_t index) const {
+        const Range own = share(steps.end - steps.begin, index, parts_of(steps));
+        return {steps.begin + own.begin, steps.begin + own.end};
     }
 
     // The tiles of a piece that may have been made ready.
@@ -127,62 +139,47 @@ template <int32_t FORMAT> class TiledProduct {
         const int64_t calls = steps * x_.groups();
         const bool none = piece.panel < 0;
         if constexpr (FORMAT == COMPACT_BF16) {
-            return UnpackingSteps(linear_, none ? 0 : piece.panel, none ? Range{0, 0} : piece.steps, calls, near(1 - which_));
+            return UnpackingSteps(linear_, none ? 0 : piece.panel, none ? Range{0, 0} : piece.steps, calls, near(which_ ^ 1));
         } else {
-            const char* from = weight_ + (none ? 0 : piece.panel * width_);
+            if (none) return Fetch{weight_, weight_, 0};
+            const char* from = weight_ + piece.panel * width_;
             const int64_t lines = (STEP_LINES + x_.groups() - 1) / x_.groups();
-            return none ? Fetch{from, from, 0} : Fetch{from + piece.steps.begin * PANEL_STEP, from + piece.steps.end * PANEL_STEP, lines};
+            return Fetch{from + piece.steps.begin * PANEL_STEP, from + piece.steps.end * PANEL_STEP, lines};
         }
     }
 
-    char* near(int which) const { return unpacking_ + which * NEAR_STEPS * PANEL_STEP; }
+    char* near(int which) const { return unpacking_ + which * near_ * PANEL_STEP; }
 
     template <class Ahead>
-    void multiply(int64_t group, int64_t begin, const char* weight, int64_t steps, const float* from, Ahead& ahead, float* to) {
+    void multiply(int64_t group, Range steps, const char* weight, const float* from, Ahead& ahead, float* to) {
+        const Group x = x_.group(group, steps.begin);
         if (x_.rows_of(group) <= kTileRows) {
-            tiles_times_panel<KERNEL, false>(x_.group(group, begin), weight, steps, from, ahead, to);
+            tiles_times_panel<KERNEL, false>(x, weight, steps.end - steps.begin, from, ahead, to);
         } else {
-            tiles_times_panel<KERNEL, true>(x_.group(group, begin), weight, steps, from, ahead, to);
+            tiles_times_panel<KERNEL, true>(x, weight, steps.end - steps.begin, from, ahead, to);
         }
     }
 
-    // The first 16 rows load the panels, the others find them in the second-level cache.
     template <class Store> void multiply_few(Range panels, Range chunk, Piece next, float* sums, Store& store) {
         if (panels.end - panels.begin == 2) {
             multiply_few<true>(panels.begin, chunk, next, sums);
         } else {
             multiply_few<false>(panels.begin, chunk, next, sums);
         }
-        if (chunk.end < x_.steps()) return;
-        put_waiting(store);
-        waiting_ = panels;
-        waiting_sums_ = sums;
+        if (chunk.end == x_.steps()) store_later({panels, {0, 1}, sums}, store);
     }
 
-    template <bool TWO> void multiply_few(int64_t panel, Range chunk, Piece next, float* sums) {
-        const int64_t panel_sums = x_.groups() * GROUP_SUMS, tiles = (x_.size() + kTileRows - 1) / kTileRows;
+    template <bool TWO> void multiply_few(int64_t panel, Range chunk, [[maybe_unused]] Piece next, float* sums) {
+        const Group x = x_.group(0, chunk.begin);
         const int64_t steps = chunk.end - chunk.begin;
-        const PanelPair first{address(panel, chunk.begin), TWO ? width_ : 0};
-        const PanelPair then = next.panel < 0 ? first : PanelPair{address(next.panel, next.steps.begin), width_};
-        PanelPair own = first, fetched = then;
-        for (int64_t tile = 0; tile < tiles; tile++) {
-            Group x = x_.group(tile / 2, chunk.begin);
-            x.rows += tile % 2 * x.below;
-            float* to = sums + tile * kTileRows * PANEL;
-            const bool fresh = chunk.begin == 0;
-            if (tile > 0) {
-                tile_times_panels<KERNEL, TWO>(x, CachedPanels{own, fetched}, steps, fresh, to, panel_sums);
-                fetched.first += steps * FAR_LINES * 64;
-            } else if constexpr (FORMAT == COMPACT_BF16) {
-                char* memory = unpacked_memory(2 * steps * PANEL_STEP);
-                const UnpackedPanels<TWO> panels(linear_, panel, chunk, then, memory, tiles > 1);
-                tile_times_panels<KERNEL, TWO>(x, panels, steps, fresh, to, panel_sums);
-                own = {memory, steps * PANEL_STEP};
-                fetched.first += COMPACT_AHEAD_PAIRS * COMPACT_PAIR;
-            } else {
-                tile_times_panels<KERNEL, TWO>(x, ColdPanels{own}, steps, fresh, to, panel_sums);
-                fetched.first += AHEAD_LINES * 64;
-            }
+        const PanelPair own{address(panel, chunk.begin), TWO ? width_ : 0};
+        if constexpr (FORMAT == COMPACT_BF16) {
+            const PanelPair then = next.panel < 0 ? own : PanelPair{address(next.panel, next.steps.begin), width_};
+            char* memory = unpacked_memory(2 * UnpackedPanels<TWO>::APART);
+            const UnpackedPanels<TWO> panels(linear_, panel, chunk, then, memory);
+            tile_times_panels<KERNEL, TWO>(x, panels, steps, chunk.begin == 0, sums, GROUP_SUMS);
+        } else {
+            tile_times_panels<KERNEL, TWO>(x, ColdPanels{own}, steps, chunk.begin == 0, sums, GROUP_SUMS);
         }
     }
 
@@ -191,15 +188,16 @@ template <int32_t FORMAT> class TiledProduct {
         return FORMAT == COMPACT_BF16 ? start + COMPACT_HEAD + step * COMPACT_STEP : start + step * PANEL_STEP;
     }
 
-    // Sums of few rows wait for the next ones: a read of memory to which a tile was just stored stalls, and nothing is
-    // requested from memory meanwhile.
-    template <class Store> void put_waiting(Store& store) {
-        for (int64_t panel = waiting_.begin; panel < waiting_.end; panel++) {
-            for (int64_t group = 0; group < x_.groups(); group++, waiting_sums_ += GROUP_SUMS) {
-                store(group, panel, waiting_sums_);
+    // Sums, [panels][groups][32][PANEL], wait for the next ones: a read of memory to which a tile was just stored stalls, and
+    // nothing is requested from memory meanwhile.
+    template <class Store> void store_later(Sums sums, Store& store) {
+        float* from = waiting_.first;
+        for (int64_t panel = waiting_.panels.begin; panel < waiting_.panels.end; panel++) {
+            for (int64_t group = waiting_.groups.begin; group < waiting_.groups.end; group++, from += GROUP_SUMS) {
+                store(group, panel, from);
             }
         }
-        waiting_ = {0, 0};
+        waiting_ = sums;
     }
 
     // What is computed after that chunk of the panels before `panel`.
@@ -216,9 +214,11 @@ template <int32_t FORMAT> class TiledProduct {
     const char* const weight_;
     const int64_t width_;
     const bool many_;
+    const int64_t near_;  // steps of a panel that all rows pass at a time
     int64_t at_once_;
-    Range waiting_{0, 0};  // panels whose sums have not been stored yet
-    float* waiting_sums_ = nullptr;
+    Sums waiting_{};
+    alignas(64) float last_[2][GROUP_SUMS];
+    int turn_ = 0;
     Piece unpacked_{-1, {0, 0}};
     int which_ = 0;  // part of `unpacking_` has it
     char* unpacking_ = nullptr;

@@ -13,7 +13,6 @@ namespace orca {
 constexpr int64_t PANEL_STEP = 2 * TILE;  // bytes of a step of a panel
 constexpr int64_t STEP_LINES = PANEL_STEP / 64;
 constexpr int64_t AHEAD_LINES = 10;  // of each of two panels that are prefetched before they are computed
-constexpr int64_t FAR_LINES = 5;     // of the next two, for each step of rows whose panels are in the cache
 
 #define ORCA_TILE_DOT(sum, a, b)          \
     if constexpr (FORMAT == INT8) {       \
@@ -94,7 +93,7 @@ struct PanelPair {
     }
 };
 
-// Panels that are read from memory.
+// Panels that are read from memory as they are.
 struct ColdPanels {
     PanelPair own;
 
@@ -103,17 +102,6 @@ struct ColdPanels {
         const PanelPair now{own.first + step * PANEL_STEP, own.apart};
         now.fetch(AHEAD_LINES, AHEAD_LINES + STEP_LINES);
         return now;
-    }
-};
-
-// Panels in the cache, while which the next ones are prefetched.
-struct CachedPanels {
-    PanelPair own;
-    PanelPair then;
-
-    PanelPair at(int64_t step) const {
-        then.fetch(step * FAR_LINES, (step + 1) * FAR_LINES);
-        return {own.first + step * PANEL_STEP, own.apart};
     }
 };
 

@@ -21,8 +21,7 @@ constexpr int64_t GROUP_ROWS = 2 * kTileRows;
 constexpr int64_t GROUP_SUMS = GROUP_ROWS * PANEL;
 constexpr int64_t BLOCK_ROWS = 512;
 constexpr int64_t CHUNK_BYTES = 1 << 20;  // of packed rows
-constexpr int64_t NEAR_STEPS = 16;        // of a panel that stay in the first-level cache
-constexpr int64_t MANY_GROUPS = 3;        // from this many on it pays off
+constexpr int64_t MANY_GROUPS = 3;        // from this many on, reading weights from memory is no longer what takes time
 
 // Steps of a panel: two tiles each.
 inline int64_t depth_steps(const Linear& linear) {
@@ -47,8 +46,8 @@ class TiledRows {
           steps_(steps),
           groups_((size() + GROUP_ROWS - 1) / GROUP_ROWS),
           step_bytes_(size() <= kTileRows ? size() * TILE_BYTES : 2 * TILE) {
-        const int64_t fitting = CHUNK_BYTES / (groups_ * step_bytes_) / NEAR_STEPS * NEAR_STEPS;
-        chunk_ = std::min(std::max(fitting, NEAR_STEPS), steps);
+        const int64_t chunks = (groups_ * steps * step_bytes_ + CHUNK_BYTES - 1) / CHUNK_BYTES;
+        chunk_ = (steps + chunks - 1) / chunks;
     }
 
     static int64_t bytes(int64_t rows, int64_t steps) {

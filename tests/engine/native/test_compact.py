@@ -49,7 +49,7 @@ def test_weights_are_the_same_bit_by_bit(instruction_set: str, n: int, k: int) -
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(("n", "k"), [(32, 1024), (70, 1023), (45, 258), (200, 2080), (3, 1)])
+@pytest.mark.parametrize(("n", "k"), [(32, 1024), (70, 1023), (45, 258), (200, 2080), (33, 9000), (3, 1)])
 def test_products_are_those_of_the_packed_weights(instruction_set: str, n: int, k: int, threads: int) -> None:
     """Without outliers bit by bit, whatever the number of rows: the order of summing is the same."""
     weight = normal(n, k).clamp(-2, 2)
