@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import torch
 
@@ -32,6 +33,19 @@ def empty_bytes(num_bytes: int) -> torch.Tensor:
     return whole[begin : begin + num_bytes]
 
 
+def shortened(memory: torch.Tensor, num_bytes: int) -> torch.Tensor:
+    """Return the first `num_bytes` of memory of `empty_bytes`; whole pages behind them go back to the system.
+
+    Nothing else may use the memory. Pages that have been touched before cost no page faults, which take longer than
+    writing to them.
+    """
+    begin, end = memory.data_ptr() + num_bytes, memory.data_ptr() + memory.nbytes
+    begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if sys.platform == "linux" and memory.nbytes >= PAGE_BYTES and begin < end:
+        _madvise()(begin, end - begin, mmap.MADV_DONTNEED)
+    return memory[:num_bytes]
+
+
 def into_large_pages(parts: Iterable[torch.Tensor], is_busy: Callable[[], bool]) -> threading.Thread | None:
     """Start a thread that moves `parts`, which are in memory of `empty_bytes`, into large pages; return it.
 
@@ -53,8 +67,7 @@ def into_large_pages(parts: Iterable[torch.Tensor], is_busy: Callable[[], bool])
 def _put(parts: "list[weakref.ref[torch.Tensor]]", is_busy: Callable[[], bool]) -> None:
     if sys.platform != "linux":
         return
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    madvise = _madvise()
     num_pages = num_refused = 0
     for each in parts:
         begin = 0
@@ -67,6 +80,13 @@ def _put(parts: "list[weakref.ref[torch.Tensor]]", is_busy: Callable[[], bool]) 
             del part
             _wait_while(is_busy)
     _log.debug("large pages: %d, of them %d refused", num_pages, num_refused)
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int]:
+    found = ctypes.CDLL(None, use_errno=True).madvise
+    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return found
 
 
 def _wait_while(is_busy: Callable[[], bool]) -> None:

@@ -1,13 +1,13 @@
 """Linear layers with packed weights."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
 
 from orcastream.engine.native.formats import COMPACT_BFLOAT16, FORMATS
-from orcastream.engine.native.large_pages import empty_bytes
+from orcastream.engine.native.large_pages import empty_bytes, shortened
 from orcastream.engine.native.library import library
 
 PANEL = 32
@@ -184,8 +184,10 @@ class PackedLinear:
             sums = torch.cat([part.sums for part in parts if part.sums is not None])
         return cls(memory, n, first.k, first.dtype, bias, first._instruction_set, scales, sums)
 
-    def compact(self) -> "PackedLinear | None":
+    def compact(self, left_memory: Callable[[int], torch.Tensor | None] = lambda _: None) -> "PackedLinear | None":
         """Return the same layer with bfloat16 weights in 12 bits, without loss, or None if that does not pay off.
+
+        `left_memory` returns memory of at least that many bytes that a layer had and that nothing refers to any more.
 
         Four bits stand for the upper byte, which has one of few values in nearly all weights of a panel (DFloat11,
         https://arxiv.org/abs/2504.11651, compresses the same redundancy by codes of variable length). Layers with more
@@ -194,7 +196,9 @@ class PackedLinear:
         functions, threads = self._functions, torch.get_num_threads()
         if self.dtype != torch.bfloat16 or self.is_compact or not functions.orca_compact_usable():
             return None
-        memory = empty_bytes(functions.orca_linear_bytes(COMPACT_BFLOAT16, self.n, self.k))
+        num_bytes = functions.orca_linear_bytes(COMPACT_BFLOAT16, self.n, self.k)
+        left = left_memory(num_bytes)
+        memory = empty_bytes(num_bytes) if left is None else shortened(left, num_bytes)
         counts = torch.empty(-(-self.n // PANEL), dtype=torch.int32)
         functions.orca_compact_begin(self._pointer, counts.data_ptr(), memory.data_ptr(), threads)
         first = torch.zeros(len(counts) + 1, dtype=torch.int32)

@@ -1,5 +1,6 @@
 """The pass that stores bfloat16 weights in 12 bits."""
 
+import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine.model.passes.base import Pass, RowsToCheck, random_inputs, register, same
@@ -22,21 +23,42 @@ class CompactWeights(Pass):
         self._least_bytes = least_bytes
 
     def apply(self, model: PreTrainedModel) -> int:
-        """Replace weights one after another, so that at most one is in memory twice."""
+        """Replace weights one after another, each in memory that another one has left, if it fits."""
         layers = packed_layers(model)
         if sum(packed.memory.nbytes for _, packed in layers) < self._least_bytes:
             return 0
-        rows = RowsToCheck()
-        return sum(_make_compact(name, packed, rows) for name, packed in layers)
+        rows, left = RowsToCheck(), _LeftMemory()
+        return sum(_make_compact(name, packed, rows, left) for name, packed in layers)
 
 
-def _make_compact(name: str, packed: PackedLinear, rows: RowsToCheck) -> bool:
-    compact = packed.compact()
+class _LeftMemory:
+    """Memory of layers that have been replaced, for layers that follow: as much as one decoder layer has."""
+
+    _MOST = 4
+    """Queries, keys and values, the attention's output, gate and up, down."""
+
+    def __init__(self) -> None:
+        self._parts: list[torch.Tensor] = []
+
+    def add(self, memory: torch.Tensor) -> None:
+        self._parts = [*self._parts, memory][-self._MOST :]
+
+    def take(self, num_bytes: int) -> torch.Tensor | None:
+        """Return the smallest part that is large enough, if there is one."""
+        fitting = [index for index, part in enumerate(self._parts) if part.nbytes >= num_bytes]
+        if not fitting:
+            return None
+        return self._parts.pop(min(fitting, key=lambda index: self._parts[index].nbytes))
+
+
+def _make_compact(name: str, packed: PackedLinear, rows: RowsToCheck, left: _LeftMemory) -> bool:
+    compact = packed.compact(left.take)
     if compact is None:
         return False
     kind = packed.n, packed.k
     if not same(name, packed, compact, random_inputs(packed.k, packed.dtype, rows.of(kind))):
         return False
     rows.passed(kind)
+    left.add(packed.memory)
     packed.adopt(compact)
     return True

@@ -49,7 +49,7 @@ def test_weights_are_the_same_bit_by_bit(instruction_set: str, n: int, k: int) -
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(("n", "k"), [(32, 1024), (70, 1023), (45, 258), (200, 2080), (33, 9000), (3, 1)])
+@pytest.mark.parametrize(("n", "k"), [(32, 1024), (70, 1023), (45, 258), (200, 2080), (64, 9000), (3, 1)])
 def test_products_are_those_of_the_packed_weights(instruction_set: str, n: int, k: int, threads: int) -> None:
     """Without outliers bit by bit, whatever the number of rows: the order of summing is the same."""
     weight = normal(n, k).clamp(-2, 2)
@@ -117,6 +117,23 @@ def test_a_layer_that_adopts_weights_keeps_its_address(instruction_set: str) -> 
     assert packed.compact() is None
     with pytest.raises(ValueError, match="compact weights"):
         PackedLinear.merge([packed, packed])
+
+
+def test_a_layer_is_made_compact_in_memory_that_another_left(instruction_set: str) -> None:
+    """Which held other weights before, and may be larger than needed."""
+    packed, compact = both(with_outliers(70, 1023), instruction_set)
+    left, asked = torch.full((len(packed.memory),), 0xA5, dtype=torch.uint8), []
+
+    def left_memory(num_bytes: int) -> torch.Tensor:
+        asked.append(num_bytes)
+        return left
+
+    again = packed.compact(left_memory)
+    assert again is not None
+    assert asked == [len(compact.memory)]
+    assert again.memory.data_ptr() == left.data_ptr()
+    assert torch.equal(again.memory, compact.memory)
+    assert torch.equal(again(normal(5, 1023)), compact(normal(5, 1023)))
 
 
 def test_weights_that_do_not_fit_stay_as_they_are(instruction_set: str) -> None:

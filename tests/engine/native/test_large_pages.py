@@ -1,5 +1,6 @@
 """Memory for weights and the cache: its alignment, its lifetime, and its move to large pages."""
 
+import mmap
 import threading
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from orcastream.engine import EngineConfig, OrcaEngine
-from orcastream.engine.native.large_pages import PAGE_BYTES, empty_bytes, into_large_pages
+from orcastream.engine.native.large_pages import PAGE_BYTES, empty_bytes, into_large_pages, shortened
 from orcastream.engine.native.library import why_unavailable
 from tests.engine.conftest import build
 from tests.engine.running import request, run, tokens
@@ -37,6 +38,16 @@ def test_memory_is_released_with_the_last_view() -> None:
     assert _is_mapped(address)
     del view
     assert not _is_mapped(address)
+
+
+@pytest.mark.parametrize("num_bytes", [100, PAGE_BYTES + 4097, 4 * PAGE_BYTES - 1, 4 * PAGE_BYTES])
+def test_shortened_memory_keeps_what_it_holds_and_returns_the_pages_behind(num_bytes: int) -> None:
+    whole = empty_bytes(4 * PAGE_BYTES).fill_(7)
+    short = shortened(whole, num_bytes)
+    assert (len(short), short.data_ptr()) == (num_bytes, whole.data_ptr())
+    assert int(short.sum()) == 7 * num_bytes
+    assert not whole[-(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE :].any()  # new ones, full of zeros
+    assert int(shortened(torch.full((300,), 7, dtype=torch.uint8), num_bytes=100).sum()) == 700
 
 
 def test_content_survives_the_move_to_large_pages() -> None:

@@ -83,7 +83,7 @@ def test_a_tied_embedding_shares_the_packed_weight(make_model: MakeModel) -> Non
     assert embedding.packed is model.lm_head.packed
 
 
-@pytest.mark.parametrize("instruction_set", ["avx512_bf16"], indirect=True)
+@pytest.mark.parametrize("instruction_set", ["amx", "avx512_bf16"], indirect=True)
 @pytest.mark.usefixtures("computes_with")
 def test_compact_weights_are_shared_as_packed_ones_are(make_model: MakeModel) -> None:
     """All layers adopt them, merged ones, too; logits differ by the order in which a few products are added."""
