@@ -9,12 +9,15 @@ import numpy as np
 import torch
 
 from orcastream.engine.batch.transfer import copied
+from orcastream.engine.native.library import why_unavailable
+from orcastream.engine.native.maxima import has_maxima
+from orcastream.engine.native.maxima import maxima as maxima_of_rows
 from orcastream.engine.sampling.drawing import Draw, draw_on_device, draws_on, tokens_of
 from orcastream.engine.sampling.filters import DrawParams, Filters
 from orcastream.engine.sampling.likeliest import ranked
 from orcastream.engine.sampling.logit_changes import LogitChanges, change_logits
 from orcastream.engine.sampling.masks import allowed
-from orcastream.engine.sampling.passes import gathered, passes, rows_at_once
+from orcastream.engine.sampling.passes import gathered, one_by_one, passes, rows_at_once
 from orcastream.engine.sampling.picked import maxima
 from orcastream.engine.sampling.race import Race
 from orcastream.engine.sampling.weights import Weights
@@ -113,16 +116,11 @@ def take_best(logits: torch.Tensor, sources: Sequence[int]) -> list[int | None]:
 
     This is the result of `sample` for rows of temperature 0 that ask for nothing else.
     """
-    tokens: list[int | None] = []
-    for some in passes(sources, logits):
-        values, best = _maxima(gathered(logits, some))
-        tokens += best
-        if not isfinite(sum(values)):  # one is not finite, or the sum of finite ones overflows
-            first = len(tokens) - len(best)
-            for place, value in enumerate(values, start=first):
-                if not isfinite(value):
-                    tokens[place] = None
-    return tokens
+    values, best = _highest(logits, sources)
+    if isfinite(sum(values)):
+        return list(best)
+    # One is not finite, or the sum of finite ones overflows.
+    return [token if isfinite(value) else None for value, token in zip(values, best, strict=True)]
 
 
 def _take_best(logits: torch.Tensor, draws: _Draws, masks: torch.Tensor | None) -> dict[int, int]:
@@ -136,8 +134,21 @@ def _take_best(logits: torch.Tensor, draws: _Draws, masks: torch.Tensor | None) 
     return tokens
 
 
+def _highest(logits: torch.Tensor, sources: Sequence[int]) -> tuple[list[float], list[int]]:
+    """Return the highest score of each of those rows and the first token that has it; NaN if any of its scores is."""
+    if one_by_one(logits) and has_maxima(logits) and why_unavailable() is None:
+        return maxima_of_rows(logits, sources)
+    values: list[float] = []
+    best: list[int] = []
+    for some in passes(sources, logits):
+        more_values, more_best = _maxima(gathered(logits, some))
+        values += more_values
+        best += more_best
+    return values, best
+
+
 def _maxima(scores: torch.Tensor) -> tuple[list[float], list[int]]:
-    """Return the highest score of each row and the first token that has it; NaN if any score of the row is."""
+    """Return the same for all rows of float32 scores."""
     if scores.device.type == "cpu":
         # The same result as below, twenty times as fast.
         best = scores.numpy().argmax(axis=1)

@@ -48,8 +48,10 @@ def test_greedy_takes_the_maximum(device: torch.device) -> None:
     assert [each.token for each in sampled] == logits.argmax(-1).tolist()
 
 
-def test_the_best_of_rows_equals_sampling(device: torch.device) -> None:
-    logits = torch.randn(6, 30, device=device)
+@pytest.mark.parametrize(("width", "dtype"), [(30, torch.float32), (9000, torch.float32), (9000, torch.bfloat16)])
+def test_the_best_of_rows_equals_sampling(device: torch.device, width: int, dtype: torch.dtype) -> None:
+    """Of a wide vocabulary, too, whose highest logits a compiled operator finds on a CPU."""
+    logits = torch.randn(6, width, device=device).to(dtype)
     logits[1, 3], logits[2], logits[3, 7] = torch.nan, -torch.inf, torch.inf
     logits[4, [5, 9]] = 40.0
     of = [4, 0, 1, 2, 3, 5]
