@@ -2,6 +2,7 @@
 from the standard variables."""
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from orcastream.telemetry.settings import OtelSettings, Signal, UnusableTelemetry
@@ -68,4 +69,6 @@ def _otlp(signal: Signal, settings: OtelSettings) -> Any:
             f"OTEL_EXPORTER_OTLP_PROTOCOL: got 'grpc', allowed: http/protobuf, because {error.name} is not installed; "
             "to install it: pip install 'orcastream[otlp-grpc]'"
         ) from None
+    # Over gRPC, all signals have one logger, whose filter takes a signal's line for a repetition of another's.
+    logging.getLogger(f"{_PACKAGE['grpc']}.exporter").filters.clear()
     return getattr(module, _CLASS[signal])()
