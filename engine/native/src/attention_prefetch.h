@@ -40,7 +40,7 @@ struct PairAhead {
 #pragma GCC unroll 1
     for (int64_t line = 0; line < lines; ++line) {
       __builtin_prefetch(first.at, 0, 3);
-      asm volatile("" : "+r"(second.at));  // adjacent prefetches are slower, as in linear_amx.h
+      asm volatile("" : "+r"(second.at));  // adjacent prefetches are slower, as in tile_products.h
       __builtin_prefetch(second.at, 0, 3);
       first.at += first.stride;
       second.at += second.stride;
