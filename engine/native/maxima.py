@@ -23,11 +23,11 @@ def _functions(instruction_set: str | None) -> ctypes.CDLL:
 
 
 def has_maxima(matrix: torch.Tensor) -> bool:
-    """Whether `maxima` can read the matrix, provided that there are compiled operators."""
+    """Whether `row_maxima` can read the matrix, provided that there are compiled operators."""
     return matrix.device.type == "cpu" and matrix.dtype in (torch.float32, torch.bfloat16) and matrix.stride(1) == 1
 
 
-def maxima(
+def row_maxima(
     matrix: torch.Tensor, rows: Sequence[int], instruction_set: str | None = None
 ) -> tuple[list[float], list[int]]:
     """Return the highest number of each of those rows of `matrix`, float32 or bfloat16 `[m, n]`, and its first place.

@@ -10,8 +10,7 @@ import torch
 
 from orcastream.engine.batch.transfer import copied
 from orcastream.engine.native.library import why_unavailable
-from orcastream.engine.native.maxima import has_maxima
-from orcastream.engine.native.maxima import maxima as maxima_of_rows
+from orcastream.engine.native.maxima import has_maxima, row_maxima
 from orcastream.engine.sampling.drawing import Draw, draw_on_device, draws_on, tokens_of
 from orcastream.engine.sampling.filters import DrawParams, Filters
 from orcastream.engine.sampling.likeliest import ranked
@@ -137,7 +136,7 @@ def _take_best(logits: torch.Tensor, draws: _Draws, masks: torch.Tensor | None) 
 def _highest(logits: torch.Tensor, sources: Sequence[int]) -> tuple[list[float], list[int]]:
     """Return the highest score of each of those rows and the first token that has it; NaN if any of its scores is."""
     if one_by_one(logits) and has_maxima(logits) and why_unavailable() is None:
-        return maxima_of_rows(logits, sources)
+        return row_maxima(logits, sources)
     values: list[float] = []
     best: list[int] = []
     for some in passes(sources, logits):

@@ -9,8 +9,8 @@ from orcastream.schemas.request import GenerationRequest
 from orcastream.worker.constraints import Constraints
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
-from orcastream.worker.settings import WorkerSettings
 from tests.redis_server import RedisServer
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import Producer
 
 
@@ -24,7 +24,7 @@ async def session(redis_server: RedisServer, producer: Producer) -> AsyncIterato
 
 async def open_session(url: str, producer: Producer, *, reconnected: bool = False) -> Session:
     """A session of the worker `w1`."""
-    settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
+    settings = own_settings()
     return await Session.open(settings, url, producer.keys, "w1", reconnected=reconnected)
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from orcastream.schemas.errors import ErrorCode
 from orcastream.worker.session import Session
-from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.demo_engine import demo_engine
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import Producer
 
 pytestmark = one_server("embedded")
@@ -31,7 +31,7 @@ async def test_a_wrong_host_clock_ends_no_request(
 ) -> None:
     engine = demo_engine()
     request_id = producer.post(count_prompt, max_tokens=40)
-    settings = WorkerSettings(lease_ms=1000, drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]  # of pydantic-settings
+    settings = own_settings(lease_ms=1000, drain_grace_s=0)
     worker = Worker(settings, redis_server.url, producer.keys, "clock", engine, None)
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + error_s)
@@ -63,7 +63,7 @@ async def test_a_servers_clock_set_while_a_worker_is_idle_ends_no_request(
 ) -> None:
     """It reads the clock seldom while no deadline depends on it."""
     engine = demo_engine()
-    settings = WorkerSettings(drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]  # of pydantic-settings
+    settings = own_settings(drain_grace_s=0)
     worker = Worker(settings, redis_server.url, producer.keys, "clock", engine, None)
     set_clock = Session._set_clock
 

@@ -15,12 +15,12 @@ from orcastream.schemas.events import Output, Started
 from orcastream.schemas.keys import GROUP
 from orcastream.worker.engine_loop import EngineFailed
 from orcastream.worker.intake import Intake
-from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.demo_engine import demo_engine
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import LONG, Producer
 
 pytestmark = one_server("system")
@@ -74,7 +74,7 @@ async def test_drain_ends_while_the_engine_hangs(
         return []
 
     engine.step = hang  # type: ignore[method-assign]
-    settings = WorkerSettings(lease_ms=1000, drain_grace_s=0, stall_timeout_s=1, _env_file=None)  # type: ignore[call-arg]
+    settings = own_settings(lease_ms=1000, drain_grace_s=0, stall_timeout_s=1)
     worker = Worker(settings, redis_server.url, producer.keys, "hangs", engine, None)
     request_id = producer.post(count_prompt, **LONG)
     running = asyncio.create_task(worker.run())
@@ -114,7 +114,7 @@ async def idle_worker(
     """A worker in this process that waits for requests, longer than its connection would last."""
     monkeypatch.setattr(Intake, "_pause_s", lambda _: 60.0)
     engine = demo_engine()
-    settings = WorkerSettings(lease_ms=1000, _env_file=None)
+    settings = own_settings(lease_ms=1000)
     worker = Worker(settings, redis_server.url, producer.keys, "idle", engine, None)
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(PATIENCE_S):

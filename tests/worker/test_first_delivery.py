@@ -12,12 +12,12 @@ from orcastream.engine import Request
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Output
 from orcastream.worker.adapter_shelf import AdapterShelf
-from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.demo_engine import demo_engine
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import LONG, Producer
 from tests.worker.worker_process import PACED
 
@@ -40,7 +40,7 @@ def serving(producer: Producer, redis_server: RedisServer) -> Serve:
             submit(request)
 
         engine.submit = note  # type: ignore[method-assign]
-        settings = WorkerSettings(lease_ms=1000, _env_file=None)  # type: ignore[call-arg]
+        settings = own_settings(lease_ms=1000)
         worker = Worker(settings, redis_server.url, producer.keys, "here", engine, None, shelf)
         running = asyncio.create_task(worker.run())
         try:

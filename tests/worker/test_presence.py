@@ -5,12 +5,12 @@ import time
 
 from orcastream.broker.cancel import Control, wake_up
 from orcastream.schemas.keys import CLASSES, GROUP
-from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.redis_waiting import wait_until
 from tests.worker.conftest import StartWorker
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import Producer
 from tests.worker.standing_engine import standing_engine
 
@@ -49,7 +49,7 @@ def test_an_idle_worker_sends_few_commands(producer: Producer, start_worker: Sta
 
 async def test_a_worker_with_a_stalled_engine_reports_it(producer: Producer, redis_server: RedisServer) -> None:
     engine, release = standing_engine()
-    settings = WorkerSettings(lease_ms=500, _env_file=None)  # type: ignore[call-arg]
+    settings = own_settings(lease_ms=500)
     worker = Worker(settings, redis_server.url, producer.keys, "hangs", engine, None)
     running = asyncio.create_task(worker.run())
     request_id = producer.post([5, 6, 7], max_tokens=2)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import Producer
 from tests.worker.standing_engine import standing_engine
 
@@ -27,7 +27,7 @@ async def test_a_refused_hand_over_leaves_nothing_behind(
 ) -> None:
     """No other worker can take over the requests that this one released while its engine stalled."""
     engine, release = standing_engine()
-    settings = WorkerSettings(lease_ms=1000, stall_timeout_s=3600, _env_file=None)  # type: ignore[call-arg]
+    settings = own_settings(lease_ms=1000, stall_timeout_s=3600)
     worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)
     request_id = producer.post(count_prompt, max_tokens=3)
     running = asyncio.create_task(worker.run())

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.pauses import Pauses
 from tests.redis_server import RedisServer, one_server
 from tests.worker.demo_engine import demo_engine
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import Producer
 
 pytestmark = one_server("embedded")
@@ -24,7 +24,7 @@ async def test_pauses_grow_while_sessions_break_right_after_opening(
     producer.add({"payload": b"x" * 40_000})
     pauses = Pauses(monkeypatch, "orcastream.worker.worker")
     engine = demo_engine()
-    settings = WorkerSettings(lease_ms=1000, drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]  # of pydantic-settings
+    settings = own_settings(lease_ms=1000, drain_grace_s=0)
     worker = Worker(settings, server.url, producer.keys, "w1", engine, None)
     running = asyncio.create_task(worker.run())
     await pauses.reach(0.5)

@@ -15,12 +15,12 @@ from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.stats import WorkerStats, decode_stats, encode_stats
 from orcastream.worker.policy_switch import PolicySwitch
 from orcastream.worker.roster import Roster
-from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.stats.story import EngineStory
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.demo_engine import demo_engine
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import LONG, Producer
 
 Told = list[tuple[list[IterationRecord], WorkerStats]]
@@ -31,7 +31,7 @@ def engine(**changes: object) -> OrcaEngine:
 
 
 def story_of(one: OrcaEngine) -> EngineStory:
-    settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
+    settings = own_settings()
     roster = Roster(4)
     return EngineStory("w", one, roster, PolicySwitch(settings, one, None, roster))  # type: ignore[arg-type]
 

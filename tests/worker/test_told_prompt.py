@@ -12,7 +12,7 @@ from orcastream.schemas.limits import MAX_PROMPT_LOGPROBS_IN_EVENT
 from orcastream.schemas.stopping import FinishReason
 from orcastream.worker.isolation import Isolation
 from orcastream.worker.keeper import Keeper
-from orcastream.worker.settings import WorkerSettings
+from tests.worker.own_settings import own_settings
 from tests.worker.test_candidates import Stage
 
 LENGTH = FinishReason.LENGTH
@@ -82,7 +82,7 @@ async def test_pieces_that_wait_do_not_miss_the_deadline(max_tokens: int) -> Non
     """A fully computed answer is written, as for any other request; an incomplete one is overdue."""
     stage = asking(IN_PIECES, max_tokens=max_tokens)
     (request,) = stage.requests
-    settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
+    settings = own_settings()
     keeper = Keeper(settings, stage.engine_loop, stage.roster, cast(Any, None))
     overdue_ms = stage.running.request.deadline_ms
     assert keeper.expired(overdue_ms - 1) == []

@@ -15,10 +15,10 @@ from orcastream.worker.admission import Admission
 from orcastream.worker.constraints import Constraints
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
-from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.redis_server import RedisServer, one_server
 from tests.worker.demo_engine import demo_engine
+from tests.worker.own_settings import own_settings
 from tests.worker.producer import Producer
 
 pytestmark = one_server("embedded")
@@ -28,7 +28,7 @@ pytestmark = one_server("embedded")
 async def worker(producer: Producer, redis_server: RedisServer) -> AsyncIterator[None]:
     """A worker in this process; it must end in order."""
     engine = demo_engine()
-    settings = WorkerSettings(lease_ms=1000, _env_file=None)
+    settings = own_settings(lease_ms=1000)
     worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)
     running = asyncio.create_task(worker.run())
     yield

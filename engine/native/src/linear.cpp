@@ -49,12 +49,11 @@ void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork&
         if (linear.format == COMPACT_BF16) return linear_by_tiles<COMPACT_BF16>(linear, x, y, part.rows, part.columns);
         return linear_by_tiles<BF16>(linear, x, y, part.rows, part.columns);
     }
+#elif defined(ORCA_COMPACT)
+    if (linear.format == COMPACT_BF16) return linear_by_vectors<CompactDot>(linear, x, y, work, team, thread);
 #endif
     if (linear.format == F32) return linear_by_vectors<FloatDot>(linear, x, y, work, team, thread);
     if (linear.format == INT8) return linear_by_vectors<ByteDot>(linear, x, y, work, team, thread);
-#ifdef ORCA_COMPACT
-    if (linear.format == COMPACT_BF16) return linear_by_vectors<CompactDot>(linear, x, y, work, team, thread);
-#endif
     linear_by_vectors<BfloatDot>(linear, x, y, work, team, thread);
 }
 

@@ -130,7 +130,7 @@ template <int32_t FORMAT> class TiledProduct {
             }
             return near(which_);
         } else {
-            return weight_ + piece.panel * width_ + piece.steps.begin * PANEL_STEP;
+            return address(piece.panel, piece.steps.begin);
         }
     }
 
@@ -142,9 +142,8 @@ template <int32_t FORMAT> class TiledProduct {
             return UnpackingSteps(linear_, none ? 0 : piece.panel, none ? Range{0, 0} : piece.steps, calls, near(which_ ^ 1));
         } else {
             if (none) return Fetch{weight_, weight_, 0};
-            const char* from = weight_ + piece.panel * width_;
             const int64_t lines = (STEP_LINES + x_.groups() - 1) / x_.groups();
-            return Fetch{from + piece.steps.begin * PANEL_STEP, from + piece.steps.end * PANEL_STEP, lines};
+            return Fetch{address(piece.panel, piece.steps.begin), address(piece.panel, piece.steps.end), lines};
         }
     }
 

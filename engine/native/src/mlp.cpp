@@ -115,11 +115,10 @@ void mlp_team(
 #ifdef __AMX_BF16__
     if (mlp.down->format == COMPACT_BF16) return mlp_by_tiles<COMPACT_BF16>(mlp, x, y, inner, team, thread);
     if (!by_vectors(*mlp.down)) return mlp_by_tiles<BF16>(mlp, x, y, inner, team, thread);
-#endif
-    if (mlp.down->format == F32) return mlp_by_vectors<FloatDot>(mlp, x, y, outer, inner, team, thread);
-#ifdef ORCA_COMPACT
+#elif defined(ORCA_COMPACT)
     if (mlp.down->format == COMPACT_BF16) return mlp_by_vectors<CompactDot>(mlp, x, y, outer, inner, team, thread);
 #endif
+    if (mlp.down->format == F32) return mlp_by_vectors<FloatDot>(mlp, x, y, outer, inner, team, thread);
     mlp_by_vectors<BfloatDot>(mlp, x, y, outer, inner, team, thread);
 }
 

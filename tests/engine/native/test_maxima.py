@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from orcastream.engine.native.maxima import has_maxima, maxima
+from orcastream.engine.native.maxima import has_maxima, row_maxima
 
 INFINITY = math.inf
 
@@ -18,7 +18,7 @@ def reference(matrix: torch.Tensor, rows: list[int]) -> tuple[list[float], list[
 
 
 def check(matrix: torch.Tensor, rows: list[int], instruction_set: str) -> None:
-    values, places = maxima(matrix, rows, instruction_set)
+    values, places = row_maxima(matrix, rows, instruction_set)
     expected_values, expected_places = reference(matrix, rows)
     assert places == expected_places
     assert values == pytest.approx(expected_values, rel=0, abs=0, nan_ok=True)
@@ -66,10 +66,10 @@ def test_what_cannot_be_read_is_refused(instruction_set: str) -> None:
     assert not has_maxima(torch.zeros(2, 8, dtype=torch.float16))
     assert not has_maxima(torch.zeros(8, 2).T)
     with pytest.raises(ValueError, match=r"got torch.float16 \(2, 8\), allowed: float32 or bfloat16"):
-        maxima(torch.zeros(2, 8, dtype=torch.float16), [0], instruction_set)
+        row_maxima(torch.zeros(2, 8, dtype=torch.float16), [0], instruction_set)
     with pytest.raises(ValueError, match=r"\(2, 0\), allowed"):
-        maxima(torch.zeros(2, 0), [0], instruction_set)
+        row_maxima(torch.zeros(2, 0), [0], instruction_set)
     for row in (-1, 2):
         with pytest.raises(IndexError, match=rf"got \[0, {row}\], allowed: 0 to 1"):
-            maxima(torch.zeros(2, 8), [0, row], instruction_set)
-    assert maxima(torch.zeros(2, 8), [], instruction_set) == ([], [])
+            row_maxima(torch.zeros(2, 8), [0, row], instruction_set)
+    assert row_maxima(torch.zeros(2, 8), [], instruction_set) == ([], [])
