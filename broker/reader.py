@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -15,10 +15,10 @@ from orcastream.broker.ending import OnEnd
 from orcastream.broker.errors import BrokerError, LinkLost, Unusable
 from orcastream.broker.followed import START, FollowedLog
 from orcastream.broker.link import Link, LinkObserver
-from orcastream.broker.log_pages import entries_each, xread
 from orcastream.broker.loss import LossCheck, Verdict, Watch
 from orcastream.broker.node_readings import NodeReadings
 from orcastream.broker.router import Router
+from orcastream.broker.second_read import SecondReads, packed_read, unread
 from orcastream.broker.subscription import Subscription
 from orcastream.broker.unblock import unblock
 from orcastream.schemas.events import EventId
@@ -165,6 +165,7 @@ class ReplyReader:
             followed.checked_at = float("-inf")
 
     async def _read(self, helper: Connection, link: Link) -> None:
+        second_reads = SecondReads()
         while True:
             if not helper.alive:
                 raise LinkLost("the reader's helper connection broke")
@@ -174,17 +175,35 @@ class ReplyReader:
             if not following:
                 await self._idle(link)
                 continue
-            self._reading = True
-            self._blocked_client = link.client_id
-            reply = (await link.send(self._packed_read(following), 1))[0]
-            self._reading = False
-            if isinstance(reply, ResponseError):
-                await self._refused(link, following, reply)
-                continue
-            for key, entries in reply or ():
-                followed = self._followed.get(key)
-                if followed is not None:
-                    self._took(followed, entries)
+            await self._read_once(link, following, second_reads)
+
+    async def _read_once(self, link: Link, following: Sequence[FollowedLog], second_reads: SecondReads) -> None:
+        """Wait for entries, and take them."""
+        asked_from = {one.key: one.last_id for one in following}
+        twice = second_reads.is_due(len(following))
+        self._reading = True
+        self._blocked_client = link.client_id
+        replies = await link.send(packed_read(following, self._block_ms, twice=twice), 1 + twice)
+        self._reading = False
+        first, *second = [() if isinstance(reply, ResponseError) else reply or () for reply in replies]
+        more = [self._take(reply, asked_from) for reply in (first, *second)][1:]
+        refused = [reply for reply in replies if isinstance(reply, ResponseError)]
+        if refused:
+            await self._refused(link, following, refused[0])
+        elif twice:
+            second_reads.came(len(first), more=any(more))
+        else:
+            second_reads.came_alone(len(first))
+
+    def _take(self, reply: Sequence[Any], asked_from: Mapping[bytes, bytes]) -> bool:
+        """Take what is new in the reply to a read of all logs; return whether anything is."""
+        is_news = False
+        for key, entries in reply:
+            followed = self._followed.get(key)
+            if followed is not None and (new := unread(entries, asked_from[key], followed.last_id)):
+                self._took(followed, new)
+                is_news = True
+        return is_news
 
     def _took(self, followed: FollowedLog, entries: Sequence[Any]) -> None:
         """Fold the entries read from one log; any failure ends this reply alone."""
@@ -207,11 +226,6 @@ class ReplyReader:
                 waiter.cancel()
         if not link.alive:
             raise LinkLost(link.lost_reason)
-
-    def _packed_read(self, following: Sequence[FollowedLog]) -> bytes:
-        head = (b"*%d\r\n" % (6 + 2 * len(following)), xread(entries_each(len(following)), self._block_ms))
-        ids = [b"$%d\r\n%b\r\n" % (len(followed.last_id), followed.last_id) for followed in following]
-        return b"".join((*head, *[followed.packed_key for followed in following], *ids))
 
     async def _refused(self, link: Link, following: Sequence[FollowedLog], error: ResponseError) -> None:
         """Keep one key that is not a stream from stopping all other logs."""
