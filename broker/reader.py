@@ -186,7 +186,8 @@ class ReplyReader:
         replies = await link.send(packed_read(following, self._block_ms, twice=twice), 1 + twice)
         self._reading = False
         first, *second = [() if isinstance(reply, ResponseError) else reply or () for reply in replies]
-        more = [self._take(reply, asked_from) for reply in (first, *second)][1:]
+        self._take_new(first, asked_from)
+        more = [self._take_new(reply, asked_from) for reply in second]
         refused = [reply for reply in replies if isinstance(reply, ResponseError)]
         if refused:
             await self._refused(link, following, refused[0])
@@ -195,7 +196,7 @@ class ReplyReader:
         else:
             second_reads.came_alone(len(first))
 
-    def _take(self, reply: Sequence[Any], asked_from: Mapping[bytes, bytes]) -> bool:
+    def _take_new(self, reply: Sequence[Any], asked_from: Mapping[bytes, bytes]) -> bool:
         """Take what is new in the reply to a read of all logs; return whether anything is."""
         is_news = False
         for key, entries in reply:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from orcastream.broker.followed import FollowedLog
 from orcastream.broker.log_pages import entries_each, xread
+from orcastream.broker.resp import pack_parts
 
 _ENTRIES: Final = 4
 """Entries of one log in a second read: they were written at this moment, by a worker that writes one at a time."""
@@ -52,8 +53,7 @@ class SecondReads:
 
 def packed_read(logs: Sequence[FollowedLog], block_ms: int, *, twice: bool) -> bytes:
     """Return the blocking read of these logs from their read positions; if `twice`, with the second read after it."""
-    ids = [b"$%d\r\n%b\r\n" % (len(one.last_id), one.last_id) for one in logs]
-    streams = b"".join([*[one.packed_key for one in logs], *ids])
+    streams = b"".join([one.packed_key for one in logs]) + pack_parts(*[one.last_id for one in logs])
     blocking = b"*%d\r\n%b%b" % (6 + 2 * len(logs), xread(entries_each(len(logs)), block_ms), streams)
     if not twice:
         return blocking
