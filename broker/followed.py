@@ -1,6 +1,6 @@
 """One reply log as the reader follows it: its read position, and the handling of holes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from orcastream.broker.errors import Gap, IdInUse, ReplyConflict, UnknownRequest
@@ -79,3 +79,7 @@ class FollowedLog:
         if state.reread_until is not None and event_id >= state.reread_until:
             state.reread_until = None
         return True
+
+
+Took = Callable[[FollowedLog, Sequence[Any]], None]
+"""Receives the entries read from a log."""

@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from redis.exceptions import ClusterDownError, ResponseError
 
 from orcastream.broker.back_off import BackOff
 from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
-from orcastream.broker.followed import FollowedLog
+from orcastream.broker.followed import FollowedLog, Took
 from orcastream.broker.link import Link
 from orcastream.broker.log_pages import PAGE, entries_each, xread
 from orcastream.broker.router import Router
@@ -31,12 +31,6 @@ _PATIENCE: Final = 16
 _NOTHING: Final = b"*-1\r\n"
 
 _BLOCKING_READ = b"*8\r\n" + xread(PAGE, BLOCK_MS)
-
-
-class Took(Protocol):
-    """Receives the entries read from a log."""
-
-    def __call__(self, followed: FollowedLog, entries: Sequence[Any]) -> None: ...
 
 
 class NodeReading:

@@ -9,8 +9,8 @@ from typing import Final
 from redis.exceptions import ResponseError
 
 from orcastream.broker.errors import LinkLost
-from orcastream.broker.followed import FollowedLog
-from orcastream.broker.node_reading import NodeReading, Took
+from orcastream.broker.followed import FollowedLog, Took
+from orcastream.broker.node_reading import NodeReading
 from orcastream.broker.router import Router
 from orcastream.broker.slots import Node
 

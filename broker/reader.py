@@ -1,9 +1,9 @@
-"""Reads replies: one connection and one XREAD for all of them; in a cluster, one connection per node."""
+"""Reads replies: follows their logs, reconnects automatically, and checks for losses."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -12,25 +12,24 @@ from orcastream.broker.back_off import BackOff
 from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
 from orcastream.broker.ending import OnEnd
-from orcastream.broker.errors import BrokerError, LinkLost, Unusable
-from orcastream.broker.followed import START, FollowedLog
-from orcastream.broker.link import Link, LinkObserver
-from orcastream.broker.loss import LossCheck, Verdict, Watch
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.followed import FollowedLog
+from orcastream.broker.link import LinkObserver
+from orcastream.broker.loss import LossCheck, Watch
+from orcastream.broker.loss_checks import LossChecks
 from orcastream.broker.node_readings import NodeReadings
 from orcastream.broker.router import Router
-from orcastream.broker.second_read import SecondReads, packed_read, unread
+from orcastream.broker.server_reading import ServerReading
 from orcastream.broker.subscription import Subscription
-from orcastream.broker.unblock import unblock
-from orcastream.schemas.events import EventId
 from orcastream.schemas.keys import Keys
 
 log = logging.getLogger(__name__)
 
 
 class ReplyReader:
-    """Reads any number of reply logs over one connection, reconnects automatically, and checks for losses.
+    """Reads any number of reply logs over one connection, in a cluster over one per node.
 
-    A second connection wakes the reading one up for new subscriptions and carries the checks. `who` is the worker name
+    Another connection wakes the reading one up for new subscriptions and carries the checks. `who` is the worker name
     in the started events of requests that a check ends.
     """
 
@@ -49,18 +48,11 @@ class ReplyReader:
         self._keys = keys
         self._who = who
         self._observer = observer
-        self._loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s, on_end=on_end)
-        self._loss_check_s = loss_check_s
+        loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s, on_end=on_end)
+        self._checks = LossChecks(loss, loss_check_s)
         self._block_ms = int(min(2.0, loss_check_s / 2) * 1000)
         self._followed: dict[bytes, FollowedLog] = {}
-        self._changed = asyncio.Event()
-        self._reading = False
-        self._blocked_client = 0
-        self._helper: Connection | None = None
-        self._nodes: NodeReadings | None = None
-        """Reads the logs in a cluster."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waking = self._checking = False
+        self._reading: ServerReading | NodeReadings | None = None
         self._task: asyncio.Task[None] | None = None
         self.connected = asyncio.Event()
         """Set while there is a connection."""
@@ -74,10 +66,10 @@ class ReplyReader:
         for followed in list(self._followed.values()):
             for subscription in list(followed.state.subscriptions):
                 subscription.close()
-        tasks = [task for task in (self._task, *self._tasks) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._checks.close()
 
     def subscribe(self, watch: Watch) -> Subscription:
         """Follow a reply from its beginning; only `watch.tenant` may see it."""
@@ -91,12 +83,8 @@ class ReplyReader:
         state = followed.state
         subscription = Subscription(state, watch.tenant, self._unsubscribe)
         state.subscriptions.add(subscription)
-        self._changed.set()
-        if self._nodes is not None:
-            self._nodes.follow(followed)
-        if self._reading and not self._waking:
-            self._waking = True
-            self._spawn(self._wake())
+        if self._reading is not None:
+            self._reading.follow(followed)
         return subscription
 
     def _unsubscribe(self, subscription: Subscription) -> None:
@@ -106,8 +94,8 @@ class ReplyReader:
             followed.state.subscriptions.discard(subscription)
             if not followed.state.subscriptions:
                 del self._followed[key]
-                if self._nodes is not None:
-                    self._nodes.leave(followed)
+                if self._reading is not None:
+                    self._reading.leave(followed)
 
     async def _run(self) -> None:
         back_off = BackOff()
@@ -127,84 +115,28 @@ class ReplyReader:
 
     async def _connected_run(self) -> None:
         """Connect and read until something breaks. Raises LinkLost, ResponseError."""
-        self._helper = await connect(self._url, name=f"{self._who}-helper", observer=self._observer)
+        helper = await connect(self._url, name=f"{self._who}-helper", observer=self._observer)
         try:
-            if isinstance(self._helper, Router):
-                await self._read_nodes(self._helper)
-            else:
-                await self._read_all(self._helper)
+            reading = await self._open(helper)
+            try:
+                self._reading = reading
+                self.connected.set()
+                for followed in self._followed.values():
+                    followed.checked_at = float("-inf")
+                    reading.follow(followed)
+                await reading.run(lambda: self._checks.begin(helper, self._followed.values()))
+            finally:
+                self._reading = None
+                await reading.close()
         finally:
-            await self._helper.close()
-            self._helper = None
+            await helper.close()
 
-    async def _read_all(self, helper: Connection) -> None:
-        """Read all logs over one link."""
-        link = await helper.another("", name=f"{self._who}-replies")
-        try:
-            self._is_connected()
-            await self._read(helper, link)
-        finally:
-            self._reading = False
-            await link.close()
-
-    async def _read_nodes(self, router: Router) -> None:
-        """Read all logs over a link per node."""
-        self._nodes = NodeReadings(router, f"{self._who}-replies", self._took)
-        try:
-            self._is_connected()
-            for followed in self._followed.values():
-                self._nodes.follow(followed)
-            await self._nodes.run(lambda: self._check_losses(asyncio.get_running_loop().time()))
-        finally:
-            nodes, self._nodes = self._nodes, None
-            await nodes.close()
-
-    def _is_connected(self) -> None:
-        self.connected.set()
-        for followed in self._followed.values():
-            followed.checked_at = float("-inf")
-
-    async def _read(self, helper: Connection, link: Link) -> None:
-        second_reads = SecondReads()
-        while True:
-            if not helper.alive:
-                raise LinkLost("the reader's helper connection broke")
-            self._check_losses(asyncio.get_running_loop().time())
-            following = [one for one in self._followed.values() if not one.state.finished]
-            self._changed.clear()
-            if not following:
-                await self._idle(link)
-                continue
-            await self._read_once(link, following, second_reads)
-
-    async def _read_once(self, link: Link, following: Sequence[FollowedLog], second_reads: SecondReads) -> None:
-        """Wait for entries, and take them."""
-        asked_from = {one.key: one.last_id for one in following}
-        twice = second_reads.is_due(len(following))
-        self._reading = True
-        self._blocked_client = link.client_id
-        replies = await link.send(packed_read(following, self._block_ms, twice=twice), 1 + twice)
-        self._reading = False
-        first, *second = [() if isinstance(reply, ResponseError) else reply or () for reply in replies]
-        self._take_new(first, asked_from)
-        more = [self._take_new(reply, asked_from) for reply in second]
-        refused = [reply for reply in replies if isinstance(reply, ResponseError)]
-        if refused:
-            await self._refused(link, following, refused[0])
-        elif twice:
-            second_reads.came(len(first), more=any(more))
-        else:
-            second_reads.came_alone(len(first))
-
-    def _take_new(self, reply: Sequence[Any], asked_from: Mapping[bytes, bytes]) -> bool:
-        """Take what is new in the reply to a read of all logs; return whether anything is."""
-        is_news = False
-        for key, entries in reply:
-            followed = self._followed.get(key)
-            if followed is not None and (new := unread(entries, asked_from[key], followed.last_id)):
-                self._took(followed, new)
-                is_news = True
-        return is_news
+    async def _open(self, helper: Connection) -> ServerReading | NodeReadings:
+        """Open a link for all logs, or in a cluster one per node that has any."""
+        name = f"{self._who}-replies"
+        if isinstance(helper, Router):
+            return NodeReadings(helper, name, self._took)
+        return ServerReading(helper, await helper.another("", name=name), self._took, block_ms=self._block_ms)
 
     def _took(self, followed: FollowedLog, entries: Sequence[Any]) -> None:
         """Fold the entries read from one log; any failure ends this reply alone."""
@@ -216,88 +148,3 @@ class ReplyReader:
         except Exception:
             log.exception("reply log of %s", followed.watch.request_id)
             followed.unreadable("its reply log cannot be read")
-
-    async def _idle(self, link: Link) -> None:
-        """Wait for a subscription, but notice a lost connection."""
-        waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(link.wait_lost())]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in waiting:
-                waiter.cancel()
-        if not link.alive:
-            raise LinkLost(link.lost_reason)
-
-    async def _refused(self, link: Link, following: Sequence[FollowedLog], error: ResponseError) -> None:
-        """Keep one key that is not a stream from stopping all other logs."""
-        if not str(error).startswith("WRONGTYPE"):
-            raise error
-        types = await link.call_many([("TYPE", followed.key) for followed in following])
-        for followed, kind in zip(following, types, strict=True):
-            if kind not in (b"stream", b"none"):
-                followed.unreadable("its reply log is not a stream")
-
-    async def _wake(self) -> None:
-        """Unblock the XREAD in flight until the next one, with the new subscriptions, is under way."""
-        try:
-            if self._helper is not None:
-                await unblock(await self._helper.link_for(""), self._blocked_client, self._changed.is_set)
-        except LinkLost:
-            pass  # the reading link breaks as well, or its XREAD times out
-        finally:
-            self._waking = False
-
-    def _check_losses(self, now: float) -> None:
-        if self._checking or self._helper is None:
-            return
-        due = [one for one in self._followed.values() if now - one.checked_at >= self._loss_check_s]
-        due = [one for one in due if not one.state.finished]
-        if due:
-            self._checking = True
-            for followed in due:
-                followed.checked_at = now
-            self._spawn(self._check_all(self._helper, due))
-
-    async def _check_all(self, helper: Connection, due: Sequence[FollowedLog]) -> None:
-        try:
-            for followed in due:
-                await self._check_one(helper, followed)
-        except BrokerError as error:
-            log.warning("loss check: %s", error)
-        finally:
-            self._checking = False
-
-    async def _check_one(self, helper: Connection, followed: FollowedLog) -> None:
-        """Check one request; its defects do not stop the other checks. Raises LinkLost, Unwritable."""
-        request_id, read_to = followed.watch.request_id, followed.last_id
-        try:
-            verdict = await self._loss.check(helper, followed.watch)
-            is_shorter = await _ends_before(helper, followed.key, read_to)
-        except Unusable as error:
-            followed.unreadable(f"its reply log cannot be used: {error}")
-        except BrokerError:
-            raise
-        except ResponseError as error:
-            log.warning("loss check of %s: %s", request_id, error)
-        except Exception:
-            log.exception("loss check of %s", request_id)
-        else:
-            if verdict is Verdict.UNKNOWN:
-                followed.unreadable("nothing is known of it")
-            elif not followed.state.finished and (verdict is Verdict.ENDED or is_shorter):
-                followed.last_id = START  # what is in the log will not come: read again
-
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-async def _ends_before(link: Connection, log_key: bytes, read_to: bytes) -> bool:
-    """Whether a log has no entry as new as `read_to`, which was read: the successor of a server that was cut off, but
-    continued to accept writes, has only its own entries, and they may all be older.
-    """
-    if read_to == START:
-        return False
-    newest = await link.call("XREVRANGE", log_key, "+", "-", "COUNT", 1)
-    return not newest or EventId.parse(newest[0][0]) < EventId.parse(read_to)

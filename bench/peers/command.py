@@ -31,8 +31,10 @@ from orcastream.bench.workloads import WORKLOADS, Draw, token_ids
 from orcastream.cli.errors import UserError
 
 _DTYPES = ("bfloat16", "int8", "float32")
+_BATCH_SIZE = 16
+"""Most requests at once by default if all arrive at once."""
 _LENGTHS = 256
-"""The longest request is rounded up to a multiple of this."""
+"""Lengths of requests are rounded up to multiples of this."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     config = _config(options.model)
     workloads = {name: _asks(name, options, config["vocab_size"]) for name in options.workloads}
+    _set_batch_size(options, workloads)
     contest = Contest([SYSTEMS[name] for name in options.chosen], _load(options, workloads), place, workloads)
     complete = contest.run(options.dtypes, options.repeats, options.seed, config["vocab_size"])
     report = Report(contest.rows, contest.absent, _setting(options, config, command_line("peers", arguments)))
@@ -70,7 +73,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=at_least(1), default=len(os.sched_getaffinity(0)), help="threads of each (%(default)s)"
     )
-    parser.add_argument("--max-batch-size", type=at_least(1), default=16, help="maximum requests at once (%(default)s)")
+    parser.add_argument(
+        "--max-batch-size",
+        type=at_least(1),
+        help=f"maximum requests at once ({_BATCH_SIZE}; with --rate as many as the workload has)",
+    )
     parser.add_argument(
         "--max-num-batched-tokens", type=at_least(1), help="maximum per iteration (each system's default)"
     )
@@ -82,12 +89,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if options.model is None and options.set_up is None:
         raise UserError("--model, --set-up: got neither, allowed: one of them or both")
     check_outputs(options)
-    least = options.max_batch_size
-    if options.max_num_batched_tokens is not None and options.max_num_batched_tokens < least:
-        raise UserError(
-            f"--max-num-batched-tokens: got {options.max_num_batched_tokens}, allowed: at least {least}, "
-            "a token of each request"
-        )
     options.workloads = _chosen("--workload", options.workload, [*WORKLOADS])
     options.dtypes = _chosen("--dtype", options.dtype, _DTYPES)
     options.chosen = _chosen("--systems", options.systems, [*SYSTEMS]) or [*SYSTEMS]
@@ -168,19 +169,39 @@ def _asks(name: str, options: argparse.Namespace, vocab_size: int) -> list[Ask]:
     return [Ask(list(token_ids(one)), one.max_tokens or 1, one.arrival_s) for one in requests]
 
 
+def _set_batch_size(options: argparse.Namespace, workloads: dict[str, list[Ask]]) -> None:
+    """Set the default of the maximum batch size, and check that an iteration has a token for each request.
+
+    With a rate no request waits for another's place: systems disagree on whether the maximum holds for the requests of
+    an iteration or for those that run, and latency would depend mostly on that.
+    """
+    if options.max_batch_size is None:
+        options.max_batch_size = max(map(len, workloads.values())) if options.rate else _BATCH_SIZE
+    least = options.max_batch_size
+    if options.max_num_batched_tokens is not None and options.max_num_batched_tokens < least:
+        raise UserError(
+            f"--max-num-batched-tokens: got {options.max_num_batched_tokens}, allowed: at least {least}, "
+            "a token of each request"
+        )
+
+
 def _load(options: argparse.Namespace, workloads: dict[str, list[Ask]]) -> Load:
-    longest = max(len(ask.prompt) + ask.max_tokens for asks in workloads.values() for ask in asks)
-    length = -(-(longest + 1) // _LENGTHS) * _LENGTHS
+    lengths = [[_rounded(len(ask.prompt) + ask.max_tokens) for ask in asks] for asks in workloads.values()]
+    longest = max(map(max, lengths))
     return Load(
         model=str(options.model.absolute()),
         dtype="",
         device=options.device,
         threads=options.threads,
         max_batch_size=options.max_batch_size,
-        kv_tokens=length * options.max_batch_size,
-        max_model_len=length,
+        kv_tokens=min(longest * options.max_batch_size, max(map(sum, lengths))),
+        max_model_len=longest,
         max_num_batched_tokens=options.max_num_batched_tokens,
     )
+
+
+def _rounded(length: int) -> int:
+    return -(-(length + 1) // _LENGTHS) * _LENGTHS
 
 
 def _setting(options: argparse.Namespace, config: dict[str, Any], command: str) -> dict[str, Any]:

@@ -152,6 +152,7 @@ def test_systems_alternate_and_absent_ones_are_named(
     served_by = "no compiled operators" if why_unavailable() else instruction_set()
     assert rows["orcastream", "equal_size", "bfloat16"]["version"].endswith(f", {served_by}")
     assert saved["absent"] == [{"system": "openvino", "dtype": "bfloat16", "why": "not installed"}]
+    assert saved["workload"]["max_batch_size"] == 4, "a place for each request that arrives"
     assert saved["machine"]["cores"] >= 1
     assert "absent: openvino bfloat16: not installed" in capsys.readouterr().out
 
@@ -291,6 +292,10 @@ def test_quantized_weights_are_close_to_the_originals(tmp_path: Path) -> None:
         (
             ["--model", MODEL, "--max-num-batched-tokens", "15"],
             "--max-num-batched-tokens: got 15, allowed: at least 16",
+        ),
+        (
+            ["--model", MODEL, "--max-num-batched-tokens", "19", "--requests", "20", "--rate", "1"],
+            "--max-num-batched-tokens: got 19, allowed: at least 20",
         ),
         (
             ["--model", MODEL, "--workload", "long_prefill", "--requests", "8", "--rate", "1"],

@@ -1,0 +1,78 @@
+"""Checks the followed logs that have been silent for long: Redis may have lost the request."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+
+from redis.exceptions import ResponseError
+
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import BrokerError, Unusable
+from orcastream.broker.followed import START, FollowedLog
+from orcastream.broker.loss import LossCheck, Verdict
+from orcastream.schemas.events import EventId
+
+log = logging.getLogger(__name__)
+
+
+class LossChecks:
+    """Checks each log that was not heard of for `interval_s`, one after the other, in a task beside the reading."""
+
+    def __init__(self, loss: LossCheck, interval_s: float) -> None:
+        self._loss = loss
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, helper: Connection, logs: Iterable[FollowedLog]) -> None:
+        """Check those of `logs` that are due over `helper`, unless earlier checks are still under way."""
+        if self._task is not None and not self._task.done():
+            return
+        now = asyncio.get_running_loop().time()
+        due = [one for one in logs if now - one.checked_at >= self._interval_s and not one.state.finished]
+        if due:
+            for followed in due:
+                followed.checked_at = now
+            self._task = asyncio.create_task(self._check_all(helper, due))
+
+    async def close(self) -> None:
+        """End the checks under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _check_all(self, helper: Connection, due: Sequence[FollowedLog]) -> None:
+        try:
+            for followed in due:
+                await self._check_one(helper, followed)
+        except BrokerError as error:
+            log.warning("loss check: %s", error)
+
+    async def _check_one(self, helper: Connection, followed: FollowedLog) -> None:
+        """Check one request; its defects do not stop the other checks. Raises LinkLost, Unwritable."""
+        request_id, read_to = followed.watch.request_id, followed.last_id
+        try:
+            verdict = await self._loss.check(helper, followed.watch)
+            is_shorter = await _ends_before(helper, followed.key, read_to)
+        except Unusable as error:
+            followed.unreadable(f"its reply log cannot be used: {error}")
+        except BrokerError:
+            raise
+        except ResponseError as error:
+            log.warning("loss check of %s: %s", request_id, error)
+        except Exception:
+            log.exception("loss check of %s", request_id)
+        else:
+            if verdict is Verdict.UNKNOWN:
+                followed.unreadable("nothing is known of it")
+            elif not followed.state.finished and (verdict is Verdict.ENDED or is_shorter):
+                followed.last_id = START  # what is in the log will not come: read again
+
+
+async def _ends_before(link: Connection, log_key: bytes, read_to: bytes) -> bool:
+    """Whether a log has no entry as new as `read_to`, which was read: the successor of a server that was cut off, but
+    continued to accept writes, has only its own entries, and they may all be older.
+    """
+    if read_to == START:
+        return False
+    newest = await link.call("XREVRANGE", log_key, "+", "-", "COUNT", 1)
+    return not newest or EventId.parse(newest[0][0]) < EventId.parse(read_to)

@@ -1,0 +1,114 @@
+"""Reads the reply logs of one server: one link and one XREAD for all of them."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
+from orcastream.broker.followed import FollowedLog, Took
+from orcastream.broker.link import Link
+from orcastream.broker.second_read import SecondReads, packed_read, unread
+from orcastream.broker.unblock import unblock
+
+
+class ServerReading:
+    """Follows logs over `link`; `helper`, a second connection, wakes it up for new ones."""
+
+    def __init__(self, helper: Connection, link: Link, took: Took, *, block_ms: int) -> None:
+        self._helper = helper
+        self._link = link
+        self._took = took
+        self._block_ms = block_ms
+        self._logs: dict[bytes, FollowedLog] = {}
+        self._changed = asyncio.Event()
+        self._second_reads = SecondReads()
+        self._reading = False
+        self._waking: asyncio.Task[None] | None = None
+
+    def follow(self, followed: FollowedLog) -> None:
+        """Read a log from now on."""
+        self._logs[followed.key] = followed
+        self._changed.set()
+        if self._reading and (self._waking is None or self._waking.done()):
+            self._waking = asyncio.create_task(self._wake())
+
+    def leave(self, followed: FollowedLog) -> None:
+        """Stop reading a log."""
+        self._logs.pop(followed.key, None)
+
+    async def run(self, check: Callable[[], None]) -> None:
+        """Read, and call `check` regularly, until something breaks. Raises LinkLost, ResponseError."""
+        while True:
+            if not self._helper.alive:
+                raise LinkLost("the reader's helper connection broke")
+            check()
+            following = [one for one in self._logs.values() if not one.state.finished]
+            self._changed.clear()
+            if following:
+                await self._read(following)
+            else:
+                await self._idle()
+
+    async def close(self) -> None:
+        """Close the link."""
+        if self._waking is not None:
+            self._waking.cancel()
+            await asyncio.gather(self._waking, return_exceptions=True)
+        await self._link.close()
+
+    async def _read(self, following: Sequence[FollowedLog]) -> None:
+        """Wait for entries, and take them."""
+        asked_from = {one.key: one.last_id for one in following}
+        twice = self._second_reads.is_due(len(following))
+        self._reading = True
+        replies = await self._link.send(packed_read(following, self._block_ms, twice=twice), 1 + twice)
+        self._reading = False
+        first, *second = [() if isinstance(reply, ResponseError) else reply or () for reply in replies]
+        self._take_new(first, asked_from)
+        more = [self._take_new(reply, asked_from) for reply in second]
+        refused = [reply for reply in replies if isinstance(reply, ResponseError)]
+        if refused:
+            await self._refused(following, refused[0])
+        elif twice:
+            self._second_reads.came(len(first), more=any(more))
+        else:
+            self._second_reads.came_alone(len(first))
+
+    def _take_new(self, reply: Sequence[Any], asked_from: Mapping[bytes, bytes]) -> bool:
+        """Take what is new in the reply to a read of all logs; return whether anything is."""
+        is_news = False
+        for key, entries in reply:
+            followed = self._logs.get(key)
+            if followed is not None and (new := unread(entries, asked_from[key], followed.last_id)):
+                self._took(followed, new)
+                is_news = True
+        return is_news
+
+    async def _idle(self) -> None:
+        """Wait for a log to follow, but notice a lost connection."""
+        waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(self._link.wait_lost())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiting:
+                waiter.cancel()
+        if not self._link.alive:
+            raise LinkLost(self._link.lost_reason)
+
+    async def _refused(self, following: Sequence[FollowedLog], error: ResponseError) -> None:
+        """Keep one key that is not a stream from stopping all other logs."""
+        if error_code(error) != WRONG_TYPE:
+            raise error
+        types = await self._link.call_many([("TYPE", followed.key) for followed in following])
+        for followed, kind in zip(following, types, strict=True):
+            if kind not in (b"stream", b"none"):
+                followed.unreadable("its reply log is not a stream")
+
+    async def _wake(self) -> None:
+        """Unblock the XREAD in flight until the next one, with the new logs, is under way."""
+        with suppress(LinkLost):  # the reading link breaks as well, or its XREAD times out
+            await unblock(await self._helper.link_for(""), self._link.client_id, self._changed.is_set)
