@@ -3,66 +3,13 @@
 The weights are bfloat16; the tokenizer, with one made-up word per token, lets a gateway serve the model.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from rich.console import Console
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from orcastream.bench.flags import Parser, checked
-from orcastream.cli.errors import UserError
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The dimensions of a Qwen3, which determine its size and speed."""
-
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocab_size: int
-    max_position_embeddings: int = 40960
-    tie_word_embeddings: bool = True
-
-
-SHAPES = {
-    "qwen3-0.6b": Shape(1024, 28, 16, 8, 128, 3072, 151_936),
-    "qwen3-8b": Shape(4096, 36, 32, 8, 128, 12288, 151_936, tie_word_embeddings=False),
-    "qwen3-tiny": Shape(256, 4, 4, 2, 64, 768, 8192),
-}
-
-
-def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
-    """Write the checkpoint; return its number of parameters. Raises UserError if `directory` cannot be used."""
-    allowed = "an empty directory, or one that does not exist"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(directory.iterdir())
-    except OSError as error:
-        raise UserError(f"directory: got {str(directory)!r}, allowed: {allowed} ({error.strerror})") from None
-    if not is_empty:
-        raise UserError(f"directory: got {str(directory)!r}, allowed: {allowed}")
-    config = model_config(shape)
-    with torch.device("meta"):
-        names = dict(Qwen3ForCausalLM(config).named_parameters())
-    weights = _random(names, config.initializer_range, seed)
-    written = directory / "model.safetensors"
-    save_file(weights, written, metadata={"format": "pt"})
-    written.chmod(0o644)  # safetensors makes it private to its owner; a worker may run as another user
-    config.save_pretrained(directory)
-    _tokenizer(shape.vocab_size).save_pretrained(directory)
-    generation = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id}
-    (directory / "generation_config.json").write_text(json.dumps(generation) + "\n", encoding="utf-8")
-    return sum(weight.numel() for weight in weights.values())
+from orcastream.bench.shapes import SHAPES
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -72,6 +19,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="shape of the model (%(default)s)")
     parser.add_argument("--seed", type=_seed, default=0, help="seed of the weights (%(default)s)")
     options = parser.parse_args(list(arguments))
+    from orcastream.bench.random_model import make_model  # it loads torch, for which --help need not wait
+
     console = Console(stderr=True, highlight=False)
     with console.status(f"Writing {options.shape} to {options.directory} ..."):
         parameters = make_model(SHAPES[options.shape], options.directory, options.seed)
@@ -82,36 +31,3 @@ def main(arguments: Sequence[str]) -> int:
 def _seed(text: str) -> int:
     """argparse type: what torch accepts."""
     return checked(text, int, lambda seed: -(2**63) <= seed < 2**64, "a whole number of 64 bits")
-
-
-def model_config(shape: Shape) -> Qwen3Config:
-    """Return the configuration of a checkpoint of that shape."""
-    settings: dict[str, Any] = {
-        **vars(shape),
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-        "dtype": torch.bfloat16,
-        "architectures": ["Qwen3ForCausalLM"],
-        "bos_token_id": None,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-    }
-    return Qwen3Config(**settings)
-
-
-def _random(names: dict[str, torch.Tensor], deviation: float, seed: int) -> dict[str, torch.Tensor]:
-    """Return normal numbers of that standard deviation, ones for norms: transformers' initial weights for training."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for name, tensor in names.items():
-        weight = torch.empty(tensor.shape, dtype=torch.bfloat16)
-        weights[name] = weight.fill_(1.0) if tensor.ndim == 1 else weight.normal_(0.0, deviation, generator=generator)
-    return weights
-
-
-def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with the word `w7` for token 7; the first three are padding, unknown word and end."""
-    words = ["<pad>", "<unk>", "<eos>", *(f"w{number}" for number in range(3, vocab_size))]
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="<eos>")

@@ -3,7 +3,8 @@
 import torch
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
-from orcastream.bench.make_model import SHAPES, model_config
+from orcastream.bench.random_model import model_config
+from orcastream.bench.shapes import SHAPES
 from orcastream.engine.model.passes import passes_unavailable
 from orcastream.engine.model.prepare import make_faster_unchecked
 from orcastream.engine.model.quiet import quiet

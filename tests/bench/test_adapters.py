@@ -7,7 +7,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from orcastream.bench.adapters import main, write_adapter
-from orcastream.bench.make_model import Shape, make_model
+from orcastream.bench.random_model import make_model
+from orcastream.bench.shapes import Shape
 from orcastream.engine.model.quiet import quiet
 from tests.lora import merged
 

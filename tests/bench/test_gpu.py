@@ -19,7 +19,7 @@ from orcastream.bench.gpu.models import random_model
 from orcastream.bench.gpu.report import Report
 from orcastream.bench.gpu.runs import draw_requests, run_engine, run_transformers
 from orcastream.bench.main import main
-from orcastream.bench.make_model import SHAPES
+from orcastream.bench.shapes import SHAPES
 from orcastream.engine import EngineConfig
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.kv.layout import LayerShape

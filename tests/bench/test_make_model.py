@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orcastream.bench.main import main
-from orcastream.bench.make_model import SHAPES
+from orcastream.bench.shapes import SHAPES
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.text.tokenizer import Tokenizer

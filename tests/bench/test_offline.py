@@ -11,7 +11,7 @@ import torch
 from orcastream import demo
 from orcastream.bench.figures.outcome import Objectives
 from orcastream.bench.main import main
-from orcastream.bench.offline.command import OfflineBench
+from orcastream.bench.offline.bench import OfflineBench
 from orcastream.bench.offline.drive import Drive
 from orcastream.bench.offline.model_card import model_card
 from orcastream.bench.offline.schema import endless_matcher

@@ -91,15 +91,16 @@ def test_help_loads_nothing_heavy() -> None:
     assert shown.stdout.splitlines()[-1] == "[]"
 
 
-def test_up_worker_and_gateway_settings_load_no_torch() -> None:
+@pytest.mark.parametrize("command", ["up", "gateway", "worker", "bench offline", "bench make-model", "bench peers"])
+def test_help_of_a_command_waits_for_no_torch(command: str) -> None:
     program = (
         "import sys, contextlib\n"
-        "from orcastream.cli import gateway, up, worker\n"
-        "for main in (up.main, gateway.main, worker.main):\n"
-        "    with contextlib.suppress(SystemExit): main(['--help'])\n"
+        "from orcastream.cli.main import main\n"
+        f"with contextlib.suppress(SystemExit): main([*{command.split()}, '--help'])\n"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert shown.stdout.startswith(f"usage: orcastream {command} ")
     assert shown.stdout.splitlines()[-1] == "[]"
 
 
