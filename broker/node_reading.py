@@ -148,7 +148,8 @@ class NodeReading:
         if found:
             followed.heard_at = self._loop.time()
             self._took(followed, found[0][1])
-        if self._router.node_of(followed.key) != self._node:
+        is_followed = self._logs.get(followed.key) is followed  # it may have been left, and followed anew, meanwhile
+        if is_followed and self._router.node_of(followed.key) != self._node:
             self.discard(followed.key)
             self._moved(followed)
         return True

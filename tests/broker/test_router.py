@@ -31,7 +31,7 @@ from orcastream.broker.token_writer import TokenWriter
 from orcastream.schemas.events import Output
 from orcastream.schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeReader, MakeWorker
-from tests.broker.following import expected, follow
+from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
 from tests.broker.scripted import Job, ScriptedWorker, enqueue, make_request
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -199,6 +199,45 @@ async def test_a_log_is_written_and_read_while_its_slot_moves(
     await worker.end(again)
     seen = await following
     assert (seen.tokens[0], len(seen.terminals)) == (expected(5), 1)
+
+
+async def test_a_log_that_moves_is_left_and_followed_anew(
+    cluster: RedisCluster,
+    router: Router,
+    keys: Keys,
+    make_worker: MakeWorker,
+    make_reader: MakeReader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While its reader asks where it is: the first follower's log does not take the place of the second one's."""
+    asks, goes_on, call = asyncio.Event(), asyncio.Event(), Router.call
+
+    async def call_slowly(self: Router, *args: Any) -> Any:
+        reply = await call(self, *args)
+        if args[0] == "XREAD":
+            asks.set()
+            await goes_on.wait()
+        return reply
+
+    monkeypatch.setattr(Router, "call", call_slowly)
+    reader = await make_reader(cluster.url, loss_check_s=60)
+    worker = await make_worker(cluster.url, "w1")
+    (job,) = await running(worker, router, keys, "r1")
+    await worker.step(job)
+    first = reader.subscribe(Watch("r1", "default"))
+    async with asyncio.timeout(PATIENCE_S):
+        await follow_until(first, Seen(), tokens_seen(1))
+        cluster.move(job.log.key, other_node(cluster, job.log.key))
+        await asks.wait()
+        first.close()
+        following = asyncio.create_task(follow(reader.subscribe(Watch("r1", "default"))))
+        await asyncio.sleep(0)
+        goes_on.set()
+        again = await worker.open(job.claimed)
+        await worker.step(again)
+        await worker.end(again)
+        seen = await following
+    assert (seen.tokens[0], len(seen.terminals)) == (expected(2), 1)
 
 
 async def test_a_new_log_begins_on_the_node_that_its_slot_moves_to(
