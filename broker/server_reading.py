@@ -105,6 +105,8 @@ class ServerReading:
             raise error
         types = await self._link.call_many([("TYPE", followed.key) for followed in following])
         for followed, kind in zip(following, types, strict=True):
+            if isinstance(kind, ResponseError):
+                raise kind
             if kind not in (b"stream", b"none"):
                 followed.unreadable("its reply log is not a stream")
 

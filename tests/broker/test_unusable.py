@@ -20,7 +20,7 @@ from orcastream.broker.queue import RequestQueue
 from orcastream.broker.sweep import Sweeper
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.keys import Keys
-from tests.broker.conftest import MakeReader, MakeWorker
+from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
 from tests.broker.following import follow
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request
 from tests.patience import PATIENCE_S
@@ -279,3 +279,30 @@ async def test_a_class_full_of_unusable_entries_is_swept_to_its_end(link: Link, 
     for _ in range(4):
         await sweeper.step()
     assert await RequestQueue(link, keys).depth() == 0
+
+
+async def test_a_reader_that_may_not_ask_what_a_key_holds_gives_no_reply_up(
+    own_redis: Callable[..., RedisServer],
+    open_link: OpenLink,
+    keys: Keys,
+    make_worker: MakeWorker,
+    make_reader: MakeReader,
+) -> None:
+    """It looks for the key that is no stream again once it may."""
+    server = own_redis()
+    link = await open_link(server.url)
+    await enqueue(link, keys, make_request())
+    worker = await make_worker(server.url, "w1")
+    job = await worker.take()
+    await no_stream(link, keys.reply("junk"))
+    await link.call("ACL", "SETUSER", "default", "-type")
+    reader = await make_reader(server.url)
+    junk, good = [reader.subscribe(Watch(request_id, "default")) for request_id in ("junk", "r1")]
+    async with asyncio.timeout(PATIENCE_S):
+        while not await link.call("ACL", "LOG"):
+            pass
+        await link.call("ACL", "SETUSER", "default", "+type")
+        with pytest.raises(UnknownRequest, match="not a stream"):
+            await anext(junk)
+        await worker.end(job, [worker.next_run(job)])
+        assert (await follow(good)).tokens[0] == [0]
