@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from redis.exceptions import ResponseError
 
 from orcastream.broker.connection import Connection
-from orcastream.broker.errors import BrokerError, Unusable
+from orcastream.broker.errors import BrokerError, LinkLost, Unusable
 from orcastream.broker.followed import START, FollowedLog
 from orcastream.broker.loss import LossCheck, Verdict
 from orcastream.schemas.events import EventId
@@ -44,20 +44,20 @@ class LossChecks:
         try:
             for followed in due:
                 await self._check_one(helper, followed)
-        except BrokerError as error:
+        except LinkLost as error:
             log.warning("loss check: %s", error)
 
     async def _check_one(self, helper: Connection, followed: FollowedLog) -> None:
-        """Check one request; its defects do not stop the other checks. Raises LinkLost, Unwritable."""
+        """Check one request; if it cannot be checked now, that does not stop the other checks. Raises LinkLost."""
         request_id, read_to = followed.watch.request_id, followed.last_id
         try:
             verdict = await self._loss.check(helper, followed.watch)
             is_shorter = await _ends_before(helper, followed.key, read_to)
         except Unusable as error:
             followed.unreadable(f"its reply log cannot be used: {error}")
-        except BrokerError:
+        except LinkLost:
             raise
-        except ResponseError as error:
+        except (BrokerError, ResponseError) as error:
             log.warning("loss check of %s: %s", request_id, error)
         except Exception:
             log.exception("loss check of %s", request_id)
