@@ -34,8 +34,8 @@ class LossChecks:
                 followed.checked_at = now
             self._task = asyncio.create_task(self._check_all(helper, due))
 
-    async def close(self) -> None:
-        """End the checks under way."""
+    async def end(self) -> None:
+        """End the checks under way: their helper is about to be closed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

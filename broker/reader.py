@@ -69,7 +69,6 @@ class ReplyReader:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._checks.close()
 
     def subscribe(self, watch: Watch) -> Subscription:
         """Follow a reply from its beginning; only `watch.tenant` may see it."""
@@ -128,6 +127,7 @@ class ReplyReader:
             finally:
                 self._reading = None
                 await reading.close()
+                await self._checks.end()
         finally:
             await helper.close()
 

@@ -1,6 +1,7 @@
-"""Checks beside the reading of replies: one that fails stops no other."""
+"""Checks beside the reading of replies: one that fails stops no other, and none outlives its connection."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -10,10 +11,25 @@ from orcastream.broker.link import Link
 from orcastream.broker.loss import LossCheck, Verdict, Watch
 from orcastream.broker.queue import RequestQueue
 from orcastream.schemas.keys import Keys
-from tests.broker.conftest import MakeReader
+from tests.broker.conftest import MakeReader, MakeWorker
+from tests.broker.following import expected, follow
 from tests.broker.scripted import enqueue, make_request
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Checks hang, on a command that the server does not answer; set once one does."""
+    hangs = asyncio.Event()
+
+    async def check(_: LossCheck, helper: Connection, watch: Watch) -> Verdict:
+        hangs.set()
+        await helper.call("BLPOP", "nothing", 0)
+        return Verdict.PRESENT
+
+    monkeypatch.setattr(LossCheck, "check", check)
+    return hangs
 
 
 async def test_a_request_that_cannot_be_put_back_now_does_not_stop_the_checks_of_others(
@@ -64,3 +80,46 @@ async def test_checks_continue_after_one_that_failed_unexpectedly(
         while not await RequestQueue(link, keys).depth():
             pass
     assert "a defect" in caplog.text
+
+
+async def test_closing_ends_the_checks_under_way(
+    redis_server: RedisServer,
+    keys: Keys,
+    make_reader: MakeReader,
+    hanging: asyncio.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In silence: nobody is to look for a reason in the log."""
+    reader = await make_reader(redis_server.url, loss_check_s=0.2)
+    reader.subscribe(Watch("r1", "default"))
+    async with asyncio.timeout(PATIENCE_S):
+        await hanging.wait()
+        await reader.close()
+    assert caplog.record_tuples == []
+
+
+async def test_when_the_reading_connection_breaks_the_checks_begin_anew(
+    redis_server: RedisServer,
+    link: Link,
+    keys: Keys,
+    make_worker: MakeWorker,
+    make_reader: MakeReader,
+    hanging: asyncio.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Those under way are ended with it, although theirs lives: no check is about a connection that was closed."""
+    reader = await make_reader(redis_server.url, loss_check_s=0.2)
+    await enqueue(link, keys, make_request())
+    following = asyncio.create_task(follow(reader.subscribe(Watch("r1", "default"))))
+    async with asyncio.timeout(PATIENCE_S):
+        await hanging.wait()
+        hanging.clear()
+        for line in (await link.call("CLIENT", "LIST")).splitlines():
+            if b"name=gateway-replies" in line:
+                await link.call("CLIENT", "KILL", "ID", line.split()[0].removeprefix(b"id="))
+        await hanging.wait()
+        worker = await make_worker(redis_server.url, "w1")
+        job = await worker.take()
+        await worker.end(job, [worker.next_run(job)])
+        assert (await following).tokens[0] == expected(1)
+    assert [name for name, level, _ in caplog.record_tuples if level >= logging.WARNING] == ["orcastream.broker.reader"]
