@@ -7,6 +7,7 @@ import pytest
 
 from orcastream.broker.link import Link
 from orcastream.broker.reader import ReplyReader
+from orcastream.broker.second_read import SecondReads
 from orcastream.schemas.keys import Keys
 from tests.broker.proxy import LossyProxy
 from tests.broker.scripted import RETENTION_MS, Job, ScriptedWorker, enqueue, make_request
@@ -91,6 +92,12 @@ async def make_reader(keys: Keys) -> AsyncIterator[MakeReader]:
     yield make
     for reader in readers:
         await reader.close()
+
+
+@pytest.fixture
+def always_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every read of several logs is sent with a second one."""
+    monkeypatch.setattr(SecondReads, "is_due", lambda _, num_logs: num_logs > 1)
 
 
 @pytest.fixture
