@@ -50,7 +50,7 @@ class ReplyReader:
         self._observer = observer
         loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s, on_end=on_end)
         self._checks = LossChecks(loss, loss_check_s)
-        self._block_ms = int(min(2.0, loss_check_s / 2) * 1000)
+        self._block_ms = max(1, int(min(2.0, loss_check_s / 2) * 1000))
         self._followed: dict[bytes, FollowedLog] = {}
         self._reading: ServerReading | NodeReadings | None = None
         self._task: asyncio.Task[None] | None = None

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from orcastream.broker.errors import ReplyConflict, WrongTenant
+from orcastream.broker.errors import ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.broker.link import Link
 from orcastream.broker.loss import Watch
 from orcastream.schemas.events import Output, Run, encode_event
 from orcastream.schemas.keys import Keys
-from tests.broker.conftest import MakeReader, MakeWorker
+from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
+from tests.broker.followers import blocked
 from tests.broker.following import Seen, expected, flat, follow, follow_until, resume, tokens_seen
 from tests.broker.proxy import LossyProxy
 from tests.broker.scripted import enqueue, make_request, take_over
@@ -59,6 +60,42 @@ async def test_a_new_subscription_does_not_wait_for_the_blocked_read(
             async with asyncio.timeout(PATIENCE_S):
                 seen = await follow_until(subscription, Seen(), tokens_seen(1))
             assert seen.tokens[0] == [0]
+
+
+async def test_without_the_right_to_unblock_a_new_subscription_waits_for_the_blocked_read_alone(
+    own_redis: Callable[..., RedisServer],
+    open_link: OpenLink,
+    keys: Keys,
+    make_worker: MakeWorker,
+    make_reader: MakeReader,
+) -> None:
+    server = own_redis()
+    link = await open_link(server.url)
+    worker = await make_worker(server.url, "w1")
+    reader = await make_reader(server.url, loss_check_s=1)
+    await enqueue(link, keys, make_request())
+    job = await worker.take()
+    await worker.step(job)
+    await enqueue(link, keys, make_request("silent"))
+    reader.subscribe(Watch("silent", "default"))
+    reading = await blocked(link)
+    await link.call("ACL", "SETUSER", "default", "-client", "+client|id", "+client|list")
+    for _ in range(3):
+        async with reader.subscribe(Watch("r1", "default")) as subscription, asyncio.timeout(PATIENCE_S):
+            assert (await follow_until(subscription, Seen(), tokens_seen(1))).tokens[0] == [0]
+    assert await link.call("ACL", "LOG")
+    assert await blocked(link) == reading
+
+
+async def test_no_read_blocks_forever(
+    redis_server: RedisServer, make_reader: MakeReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one of 0 ms would: loss checks that are to come more often than that come between reads."""
+    reader = await make_reader(redis_server.url, loss_check_s=0.001)
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(UnknownRequest, match="nothing is known"):
+            await anext(reader.subscribe(Watch("unknown", "default")))
+    assert caplog.text == ""
 
 
 async def test_a_slow_subscriber_delays_no_other(
