@@ -25,6 +25,11 @@ class AnswerParser:
         self._thinking = ReasoningParser(inside=thinking is Thinking.OPEN) if thinking else None
         self._calls = None if calls is None else calls.parser()
 
+    @property
+    def may_think(self) -> bool:
+        """Whether later text may be reasoning."""
+        return self._thinking is not None and not self._thinking.has_ended
+
     def push(self, text: str) -> list[AnswerPart]:
         """Take the next piece of text; return the parts that are now certain."""
         return self._content(text) if self._thinking is None else self._parts(self._thinking.push(text))

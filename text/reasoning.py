@@ -29,6 +29,11 @@ class ReasoningParser:
         self._reasoning = Trimmed(at_start=True, space="\n")
         self._at_start = False
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all later text belongs to the answer."""
+        return self._opening is None and self._thinking is None
+
     def push(self, text: str) -> Thought:
         """Take the next piece of text."""
         if self._opening is not None:

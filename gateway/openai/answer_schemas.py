@@ -17,6 +17,12 @@ class CachedTokens(TypedDict):
     cached_tokens: int
 
 
+class ReasoningTokens(TypedDict):
+    """How many of the output's tokens are thinking."""
+
+    reasoning_tokens: int
+
+
 class Usage(TypedDict):
     """Token counts of an answer."""
 
@@ -24,6 +30,7 @@ class Usage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
 
 
 class CalledFunction(TypedDict):
@@ -199,19 +206,13 @@ class InputTokensDetails(TypedDict):
     cache_write_tokens: int
 
 
-class OutputTokensDetails(TypedDict):
-    """How many of the output's tokens are thinking."""
-
-    reasoning_tokens: int
-
-
 class ResponseUsage(TypedDict):
     """Token counts of a response."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: ReasoningTokens
     total_tokens: int
 
 

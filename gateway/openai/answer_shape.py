@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Self
 
 from orcastream.broker.entry import EntryRef
+from orcastream.gateway.openai.answer_usage import AnswerUsage
 from orcastream.gateway.openai.choice_logprobs import ChoiceLogprobs
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.endpoints import choices_endpoint_of
 from orcastream.gateway.openai.options import NO_USAGE, UsageWanted
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
-from orcastream.schemas.events import Usage
 
 
 class WrittenChoice:
@@ -69,17 +69,17 @@ class AnswerShape:
         choice: int,
         parts: Sequence[Part],
         finish_reason: str | None = None,
-        usage: Usage | None = None,
+        usage: AnswerUsage | None = None,
         logprobs: Logprobs = (),
     ) -> Json:
         """Return the chunk that adds `parts` to a choice, with any finish reason and the token counts so far."""
         return self._chunk(self.endpoint.delta(self.first_choice + choice, parts, finish_reason, logprobs), usage)
 
-    def usage_chunk(self, usage: Usage) -> Json:
+    def usage_chunk(self, usage: AnswerUsage) -> Json:
         """Return the last chunk, if token counts were requested."""
-        return {**self._head(self.endpoint.chunk_object), "choices": [], "usage": usage_json(usage)}
+        return {**self._head(self.endpoint.chunk_object), "choices": [], "usage": usage.json()}
 
-    def whole(self, choices: Sequence[WrittenChoice], usage: Usage) -> Json:
+    def whole(self, choices: Sequence[WrittenChoice], usage: AnswerUsage) -> Json:
         """Return the answer that is not streamed."""
         endpoint = self.endpoint
         written = [
@@ -87,23 +87,13 @@ class AnswerShape:
             | choice.prompt.fields(choice.logprobs)
             for number, choice in enumerate(choices)
         ]
-        return {**self._head(endpoint.whole_object), "choices": written, "usage": usage_json(usage)}
+        return {**self._head(endpoint.whole_object), "choices": written, "usage": usage.json()}
 
-    def _chunk(self, choice: Json, usage: Usage | None = None) -> Json:
+    def _chunk(self, choice: Json, usage: AnswerUsage | None = None) -> Json:
         chunk = {**self._head(self.endpoint.chunk_object), "choices": [choice]}
         if usage is not None:
-            return {**chunk, "usage": usage_json(usage)}
+            return {**chunk, "usage": usage.json()}
         return {**chunk, "usage": None} if self.usage.at_end else chunk
 
     def _head(self, name: str) -> Json:
         return {"id": self.id, "object": name, "created": self.created, "model": self.model}
-
-
-def usage_json(usage: Usage) -> Json:
-    """Return token counts under OpenAI's names."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }

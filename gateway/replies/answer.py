@@ -8,15 +8,15 @@ from typing import Final, NamedTuple
 from orcastream.broker.errors import BrokerError, IdInUse, ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.gateway.errors import ApiError, crashed, id_in_use, not_found, reply_conflict, unavailable
 from orcastream.gateway.openai.answer_shape import AnswerShape, WrittenChoice
+from orcastream.gateway.openai.answer_usage import AnswerUsage
 from orcastream.gateway.replies.answer_room import AnswerRoom
-from orcastream.gateway.replies.event_writer import check, total
+from orcastream.gateway.replies.event_writer import check
 from orcastream.gateway.replies.merged import merged
 from orcastream.gateway.replies.reply_session import Updates
 from orcastream.gateway.replies.reply_text import ReplyText
 from orcastream.gateway.replies.reply_writer import ReplyWriter
 from orcastream.gateway.replies.sse import KEEP_ALIVE
 from orcastream.gateway.replies.turns import Turns
-from orcastream.schemas.events import Usage
 
 _LARGE_BYTES: Final = 256 * 1024
 _TURN_TOKENS: Final = 16
@@ -33,7 +33,7 @@ class ReadReply(NamedTuple):
     shape: AnswerShape
 
 
-async def gather(replies: Sequence[ReadReply], room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
+async def gather(replies: Sequence[ReadReply], room: AnswerRoom) -> tuple[list[WrittenChoice], AnswerUsage]:
     """Return the choices of all prompts, and their token counts.
 
     Raises ApiError if one of them ended with an error, AnswerTooLarge as soon as the answer exceeds its room.
@@ -46,10 +46,10 @@ async def gather(replies: Sequence[ReadReply], room: AnswerRoom) -> tuple[list[W
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     choices = [choice for written, _ in gathered for choice in written]
-    return choices, total([usage for _, usage in gathered])
+    return choices, AnswerUsage.total([usage for _, usage in gathered])
 
 
-async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
+async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenChoice], AnswerUsage]:
     text, choices, turns, told_bytes = reply.text, dict[int, WrittenChoice](), Turns(_TURN_TOKENS), 0
 
     def choice_of(number: int) -> WrittenChoice:
@@ -69,7 +69,7 @@ async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenC
                         choice = choice_of(last.choice)
                         choice.add(last.parts)
                         choice.finish_reason = last.finish_reason
-                    return [choices[number] for number in sorted(choices)], update.terminal.usage
+                    return [choices[number] for number in sorted(choices)], text.usage(update.terminal)
                 if update.prompt is not None:
                     before, told_bytes = told_bytes, text.prompt.told.size_bytes
                     room.take(told_bytes - before)
@@ -87,7 +87,7 @@ async def stream(
     """
     first = replies[0][1]
     written = [event for _, writer in replies for event in writer.begin()]
-    usages: list[Usage] = []
+    usages: list[AnswerUsage] = []
     turns = Turns(_TURN_BYTES)
     try:
         if written:
@@ -109,7 +109,7 @@ async def stream(
                     if update.prompt is not None:
                         await asyncio.sleep(0)  # see above
                     if update.terminal is not None:
-                        usages.append(update.terminal.usage)
+                        usages.append(writer.text.usage(update.terminal))
                 if len(usages) == len(replies):
                     written += first.end(usages)
                 if written:

@@ -28,6 +28,11 @@ class AnswerSplitter:
         """Whether there were calls, and none of them was cut."""
         return 0 < self._num_calls == self._num_whole
 
+    @property
+    def may_think(self) -> bool:
+        """Whether later text may be reasoning."""
+        return self._parser.may_think
+
     def push(self, text: str) -> Sequence[Part]:
         """Take the next piece of text; return the parts that are now certain."""
         return [self._part(part) for part in self._parser.push(text)]

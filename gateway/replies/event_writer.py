@@ -5,12 +5,13 @@ from collections.abc import Generator, Sequence
 from orcastream.broker.subscription import Update
 from orcastream.gateway.errors import ApiError, ended
 from orcastream.gateway.openai.answer_shape import AnswerShape
+from orcastream.gateway.openai.answer_usage import AnswerUsage
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.replies.chunks import Chunks
 from orcastream.gateway.replies.reply_text import Piece, ReplyText
 from orcastream.gateway.replies.reply_writer import ReplyWriter
 from orcastream.gateway.replies.sse import DONE, event
-from orcastream.schemas.events import Terminal, Usage
+from orcastream.schemas.events import Terminal
 
 
 class EventWriter(ReplyWriter):
@@ -28,8 +29,8 @@ class EventWriter(ReplyWriter):
         id_lines: bool = False,
         resumable: bool = True,
     ) -> None:
+        super().__init__(text)
         self._shape = shape
-        self._text = text
         self._chunks = Chunks(shape, id_lines=id_lines)
         self._unopened = not resumed
         self._resumable = resumable
@@ -45,21 +46,23 @@ class EventWriter(ReplyWriter):
             self._prompt_tokens = started.prompt_tokens
             self._served_by = {"served_by": {"worker": started.worker, "epoch": update.epoch}}
             self._num_choices = started.n
-        pieces = self._text.take(update)
-        if self._unopened and self._text.prompt.is_complete:
+        pieces = self.text.take(update)
+        if self._unopened and self.text.prompt.is_complete:
             self._unopened = False
             yield from self._openings()
         for piece in pieces:
             yield self._piece(piece, update)
         if terminal is not None:
             check(terminal)
-            for last in self._text.end(terminal):
+            for last in self.text.end(terminal):
                 chunk = self._shape.delta(last.choice, last.parts, last.finish_reason, self._usage(update))
                 yield self._whole(chunk, last.event_id)
 
-    def end(self, usages: Sequence[Usage]) -> list[bytes]:
+    def end(self, usages: Sequence[AnswerUsage]) -> list[bytes]:
         """Return the token counts, if requested, and the end."""
-        return [event(self._shape.usage_chunk(total(usages))), DONE] if self._shape.usage.at_end else [DONE]
+        if not self._shape.usage.at_end:
+            return [DONE]
+        return [event(self._shape.usage_chunk(AnswerUsage.total(usages))), DONE]
 
     def failure(self, error: ApiError) -> bytes:
         """See ReplyWriter."""
@@ -77,26 +80,20 @@ class EventWriter(ReplyWriter):
         served_by, self._served_by = self._served_by, {}
         return self._chunks.whole({**chunk, **served_by}, event_id if self._resumable else None)
 
-    def _usage(self, update: Update) -> Usage | None:
+    def _usage(self, update: Update) -> AnswerUsage | None:
         """Return the token counts up to an update, if every chunk must carry them."""
-        return Usage(self._prompt_tokens, sum(update.counts)) if self._shape.usage.in_every_chunk else None
+        if not self._shape.usage.in_every_chunk:
+            return None
+        reasoning_tokens = self.text.num_reasoning_tokens
+        return AnswerUsage(self._prompt_tokens, sum(update.counts), reasoning_tokens=reasoning_tokens)
 
     def _openings(self) -> Generator[bytes]:
         """Yield the chunks before the first text of each choice, once everything in them is known."""
-        prompt = self._text.prompt
+        prompt = self.text.prompt
         for choice in range(self._num_choices):
             chunk = self._shape.opened(choice, prompt.echo, prompt.told)
             if chunk is not None:
                 yield self._whole(chunk)
-
-
-def total(usages: Sequence[Usage]) -> Usage:
-    """Return the total token counts of several prompts."""
-    return Usage(
-        sum(usage.prompt_tokens for usage in usages),
-        sum(usage.completion_tokens for usage in usages),
-        sum(usage.cached_tokens for usage in usages),
-    )
 
 
 def check(terminal: Terminal) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from orcastream.broker.resume import CaughtUp, ResumePoint, Resumption, extend_checksum, resume_id
 from orcastream.broker.subscription import Update
+from orcastream.gateway.openai.answer_usage import AnswerUsage
 from orcastream.gateway.openai.logprobs import TokenLogprob
 from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.openai.parts import Part
@@ -16,6 +17,7 @@ from orcastream.gateway.replies.token_logprobs import told
 from orcastream.schemas.events import Ending, Run, Started, Terminal
 from orcastream.schemas.stopping import FinishReason
 from orcastream.text.answer_format import AnswerFormat
+from orcastream.text.answer_parser import Reasoning
 from orcastream.text.choice_text import ChoiceText
 from orcastream.text.tokenizer import Tokenizer
 
@@ -59,16 +61,38 @@ class _Choice:
         self._tokenizer = tokenizer
         self._splitter = splitter
         self.num_tokens = 0
+        self.num_reasoning_tokens = 0
+        """Number of tokens up to the last one that added reasoning."""
         self.checksum = 0
 
     def take(self, tokens: Sequence[int], checksum: int | None = None) -> Sequence[Part]:
         """Take `tokens`; return the parts that are now certain. `checksum` is that of all tokens so far, if known."""
-        self.num_tokens += len(tokens)
         self.checksum = extend_checksum(self.checksum, tokens) if checksum is None else checksum
-        text = self.text.push(tokens)
-        if not text:
-            return ()
-        return (text,) if self._splitter is None else self._splitter.push(text)
+        if self._splitter is not None:
+            return self._split(self._splitter, tokens)
+        text = self._next_text(tokens)
+        return (text,) if text else ()
+
+    def _split(self, splitter: AnswerSplitter, tokens: Sequence[int]) -> Sequence[Part]:
+        """Return the parts in `tokens`; while these may be reasoning, they are taken one by one, to count them."""
+        parts: list[Part] = []
+        taken = 0
+        while taken < len(tokens):
+            end = taken + 1 if splitter.may_think else len(tokens)
+            if text := self._next_text(tokens[taken:end]):
+                parts += self._counted(splitter.push(text))
+            taken = end
+        return parts
+
+    def _next_text(self, tokens: Sequence[int]) -> str:
+        self.num_tokens += len(tokens)
+        return self.text.push(tokens)
+
+    def _counted(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Return `parts`; if there is reasoning in them, all tokens so far count as reasoning."""
+        if any(isinstance(part, Reasoning) for part in parts):
+            self.num_reasoning_tokens = self.num_tokens
+        return parts
 
     def take_with_logprobs(
         self, tokens: Sequence[int], logprobs: Sequence[Any]
@@ -91,7 +115,7 @@ class _Choice:
         text = self.text.finish()
         if self._splitter is None:
             return (text,) if text else ()
-        return [*self._splitter.push(text), *self._splitter.finish()]
+        return self._counted([*self._splitter.push(text), *self._splitter.finish()])
 
     def finish_reason(self, ending: Ending) -> str | None:
         """Return the finish reason, after `finish`: normal, with calls, or other."""
@@ -162,6 +186,15 @@ class ReplyText:
             event_id = str(Delivered(self._point(), number + 1)) if parts else None
             lasts.append(Last(number, parts, choice.finish_reason(ending), event_id))
         return lasts
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Tokens up to the end of the thinking, in all choices so far: a function of the log alone."""
+        return sum(choice.num_reasoning_tokens for choice in self._choices)
+
+    def usage(self, terminal: Terminal) -> AnswerUsage:
+        """Return the token counts of the reply, after `end` returned its ends."""
+        return AnswerUsage.of(terminal.usage, self.num_reasoning_tokens)
 
     def _catch_up(self, caught_up: CaughtUp) -> Iterator[Piece]:
         """Take silently what the client has, and return the pieces beyond it."""

@@ -5,11 +5,16 @@ from collections.abc import Iterator, Sequence
 
 from orcastream.broker.subscription import Update
 from orcastream.gateway.errors import ApiError
-from orcastream.schemas.events import Usage
+from orcastream.gateway.openai.answer_usage import AnswerUsage
+from orcastream.gateway.replies.reply_text import ReplyText
 
 
 class ReplyWriter(ABC):
     """Writes one reply. In a stream of several, the first one's writer writes the events that concern all of them."""
+
+    def __init__(self, text: ReplyText) -> None:
+        self.text = text
+        """The reply's text so far."""
 
     def begin(self) -> list[bytes]:
         """Return the events to send at once, before anything of the reply is known."""
@@ -20,7 +25,7 @@ class ReplyWriter(ABC):
         """Yield the events of one update. Raises ApiError after the events if the request failed."""
 
     @abstractmethod
-    def end(self, usages: Sequence[Usage]) -> list[bytes]:
+    def end(self, usages: Sequence[AnswerUsage]) -> list[bytes]:
         """Return the events after the last reply; `usages` are the token counts of all."""
 
     @abstractmethod

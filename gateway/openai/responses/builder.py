@@ -9,7 +9,6 @@ from orcastream.gateway.openai.logprobs import TokenLogprob
 from orcastream.gateway.openai.parts import Arguments, Call, Part
 from orcastream.gateway.openai.responses.output import CallItem, MessageItem, OutputItem, ReasoningItem, Told
 from orcastream.gateway.openai.responses.shape import ResponseShape, Status
-from orcastream.gateway.replies.delivered import Delivered
 from orcastream.gateway.replies.reply_text import ReplyText
 from orcastream.schemas.events import Run, Terminal
 from orcastream.text.answer_parser import Reasoning
@@ -42,12 +41,11 @@ class ResponseBuilder:
     def __init__(self, shape: ResponseShape, text: ReplyText) -> None:
         self.shape = shape
         self.status = Status.QUEUED
-        self._text = text
+        self.text = text
+        """The reply's text so far."""
         self._items: list[OutputItem] = []
         self._logprobs: list[TokenLogprob] = []
         """Log probabilities of tokens that have not added text yet."""
-        self._thought_until: str | None = None
-        """The event id up to which there was reasoning so far."""
         self._terminal: Terminal | None = None
         self._next_number = 0
 
@@ -63,7 +61,8 @@ class ResponseBuilder:
 
     def response(self) -> Json:
         """Return the response with its output so far."""
-        return self.shape.written(self.status, self.output(), self._terminal, self._num_reasoning_tokens())
+        usage = None if self._terminal is None else self.text.usage(self._terminal)
+        return self.shape.written(self.status, self.output(), self._terminal, usage)
 
     def output(self) -> list[Json]:
         """Return the output so far."""
@@ -85,7 +84,7 @@ class ResponseBuilder:
         if update.started is not None and self.status is Status.QUEUED:
             self.status = Status.IN_PROGRESS
             yield Told("response.in_progress", {"response": self.response()})
-        for piece in self._text.take(_by_token(update)):
+        for piece in self.text.take(_by_token(update)):
             self._logprobs += piece.logprobs
             if piece.parts:
                 yield from self._add(piece.parts, piece.event_id)
@@ -94,8 +93,6 @@ class ResponseBuilder:
 
     def _add(self, parts: Sequence[Part], event_id: str | None) -> Iterator[Told]:
         """Add to the output; the last event carries the event id."""
-        if any(isinstance(part, Reasoning) for part in parts):
-            self._thought_until = event_id
         told = [one for part in parts for one in self._add_part(part)]
         self._logprobs = []
         yield from told[:-1]
@@ -138,7 +135,7 @@ class ResponseBuilder:
     def _end(self, terminal: Terminal) -> Iterator[Told]:
         self._terminal, self.status = terminal, Status.of(terminal)
         if terminal.error is None:
-            for last in self._text.end(terminal):
+            for last in self.text.end(terminal):
                 if last.parts:
                     yield from self._add(last.parts, last.event_id)
             if not self._items:
@@ -153,9 +150,6 @@ class ResponseBuilder:
         """Add log probabilities of tokens after the text that added none, such as the end token."""
         if self._logprobs and isinstance(item, MessageItem):
             yield item.add("", self._logprobs)
-
-    def _num_reasoning_tokens(self) -> int:
-        return 0 if self._thought_until is None else Delivered.parse(self._thought_until).tokens.counts[0]
 
     def _numbered(self, told: Told) -> NumberedEvent:
         number = self._next_number

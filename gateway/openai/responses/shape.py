@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from orcastream.gateway.openai.answer_usage import AnswerUsage
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.events import Terminal, Usage
+from orcastream.schemas.events import Terminal
 from orcastream.schemas.stopping import FinishReason
 
 _UNTOLD: Final[Json] = {
@@ -80,7 +81,7 @@ class ResponseShape:
         status: Status,
         output: Sequence[Json] = (),
         terminal: Terminal | None = None,
-        num_reasoning_tokens: int = 0,
+        usage: AnswerUsage | None = None,
     ) -> Json:
         """Return the response with its output so far."""
         return {
@@ -95,7 +96,7 @@ class ResponseShape:
             "completed_at": self._completed_at(terminal) if status is Status.COMPLETED else None,
             "error": None if terminal is None else _error(terminal),
             "incomplete_details": {"reason": "max_output_tokens"} if status is Status.INCOMPLETE else None,
-            "usage": None if terminal is None else _usage(terminal.usage, num_reasoning_tokens),
+            "usage": None if usage is None else _usage(usage),
         }
 
     def _completed_at(self, terminal: Terminal | None) -> int | None:
@@ -112,11 +113,11 @@ def _error(terminal: Terminal) -> Json | None:
     return {"code": code, "message": message, "type": str(terminal.error), "param": terminal.field_name}
 
 
-def _usage(usage: Usage, num_reasoning_tokens: int) -> Json:
+def _usage(usage: AnswerUsage) -> Json:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
     }

@@ -4,19 +4,20 @@ from collections.abc import Iterator, Sequence
 
 from orcastream.broker.subscription import Update
 from orcastream.gateway.errors import ApiError
+from orcastream.gateway.openai.answer_usage import AnswerUsage
 from orcastream.gateway.openai.responses.behind import Behind
 from orcastream.gateway.openai.responses.builder import NumberedEvent, ResponseBuilder
 from orcastream.gateway.replies.chunks import EVENT_ID
 from orcastream.gateway.replies.event_writer import check
 from orcastream.gateway.replies.reply_writer import ReplyWriter
 from orcastream.gateway.replies.sse import event
-from orcastream.schemas.events import Usage
 
 
 class ResponseWriter(ReplyWriter):
     """Writes the events after `behind`. `id_lines`: events with an event id also have an `id:` line."""
 
     def __init__(self, builder: ResponseBuilder, behind: Behind | None = None, *, id_lines: bool = False) -> None:
+        super().__init__(builder.text)
         self._builder = builder
         self._behind = behind or Behind()
         self._id_lines = id_lines
@@ -32,7 +33,7 @@ class ResponseWriter(ReplyWriter):
             self._behind.check_reached()
             check(update.terminal)
 
-    def end(self, usages: Sequence[Usage]) -> list[bytes]:
+    def end(self, usages: Sequence[AnswerUsage]) -> list[bytes]:
         """Return nothing: the response's own last event is the end."""
         return []
 

@@ -316,6 +316,45 @@ async def test_whole_answers_and_streams_agree(stage: Stage, demo: Tokenizer) ->
     assert len(worker.requests) == 1
 
 
+@pytest.mark.parametrize("group", [1, 7, 1000])
+async def test_tokens_of_the_thinking_are_counted(stage: Stage, demo: Tokenizer, group: int) -> None:
+    """As in the Responses API, whoever reads them, and in whatever pieces."""
+    ids = demo.encode(THOUGHT, add_special_tokens=False)
+    await stage.worker(lambda request: Answer([ids] * request.payload.n, group=group))
+    client = (await gateway(stage)).openai()
+    response = await client.responses.create(model=MODEL, input="hi")
+    assert response.usage is not None
+    wanted = response.usage.output_tokens_details.reasoning_tokens
+    assert len(demo.encode("<think>\nWhere?", add_special_tokens=False)) <= wanted < len(ids) // 2
+    asked: Any = {"model": MODEL, "messages": QUESTION, "n": 2, "extra_body": {"request_id": "mine"}}
+    whole = (await client.chat.completions.create(**asked)).usage
+    assert whole is not None
+    assert whole.completion_tokens_details is not None
+    assert whole.completion_tokens_details.reasoning_tokens == 2 * wanted
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    for _ in range(2):
+        stream = await client.chat.completions.create(**asked, stream=True, stream_options=options)
+        usages = [chunk.usage async for chunk in stream if chunk.usage is not None]
+        assert usages[-1] == whole
+        details = [usage.completion_tokens_details for usage in usages]
+        counts = [0 if told is None else told.reasoning_tokens or 0 for told in details]
+        assert (counts, counts[-1]) == (sorted(counts), 2 * wanted)
+
+
+async def test_nothing_is_counted_as_thinking_where_a_model_does_not_think(stage: Stage, demo: Tokenizer) -> None:
+    await stage.worker(Answer([demo.encode(THOUGHT, add_special_tokens=False)]))
+    client = (await stage.gateway(model=str(MODEL_DIR))).openai()
+    response = await client.responses.create(model=MODEL, input="hi")
+    chat = await client.chat.completions.create(model=MODEL, messages=QUESTION)  # type: ignore[arg-type]
+    text = await client.completions.create(model=MODEL, prompt="hi")
+    assert response.usage is not None
+    assert response.usage.output_tokens_details.reasoning_tokens == 0
+    for usage in (chat.usage, text.usage):
+        assert usage is not None
+        assert usage.completion_tokens_details is not None
+        assert usage.completion_tokens_details.reasoning_tokens == 0
+
+
 HARD = '{"a": "</tool_call> } \\" \\\\", "é": [1e3, {"b": "\\u00e9"}],\n "👍世界": null}'
 
 
