@@ -7,7 +7,7 @@ from orcastream.engine.request import INTERNAL, Request, RequestState
 from orcastream.schemas.candidates import CHANGING_LOGITS
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import CLASSES
-from orcastream.schemas.limits import MAX_LOGPROBS, MAX_SEED
+from orcastream.schemas.limits import MAX_LOGPROBS, MAX_SEED, MIN_SEED
 from orcastream.schemas.model_limits import ModelLimits
 from orcastream.schemas.stopping import first_finish
 
@@ -32,8 +32,8 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
             if not 0 <= token < limits.vocab_size:
                 where = f"{field}.{ids.index((min(ids), max(ids))[index])}"
                 raise InvalidRequest(where, token, f"token ids from 0 to {limits.vocab_size - 1}")
-    if not -MAX_SEED <= (request.seed or 0) <= MAX_SEED:
-        raise InvalidRequest("seed", request.seed, f"-{MAX_SEED} to {MAX_SEED}, or None")
+    if not MIN_SEED <= (request.seed or 0) <= MAX_SEED:
+        raise InvalidRequest("seed", request.seed, f"{MIN_SEED} to {MAX_SEED}, or None")
     _check_prompt_logprobs(request)
     if request.max_tokens is not None and request.max_tokens < 1:
         raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")

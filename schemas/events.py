@@ -9,7 +9,7 @@ from orcastream.schemas.codec import Form, decode, encode, pack_value
 from orcastream.schemas.errors import ErrorCode, InvalidRequest, shown
 from orcastream.schemas.limits import MAX_SEED, MAX_TOKEN_ID
 from orcastream.schemas.stopping import FinishReason
-from orcastream.schemas.wire_values import integer, number, text
+from orcastream.schemas.wire_values import integer, number, seed, text
 
 Named = TypeVar("Named", bound=StrEnum)
 
@@ -354,7 +354,7 @@ def _started(wire: Mapping[str, Any]) -> Started:
         tenant=text(wire["tenant"]),
         priority_class=text(wire["class"]),
         entry=text(wire["entry"]),
-        seed=integer(wire["seed"]),
+        seed=seed(wire["seed"]),
         prompt_tokens=integer(wire["prompt_tokens"]),
         n=integer(wire["n"]),
         traceparent=None if traceparent is None else text(traceparent),

@@ -50,6 +50,7 @@ MAX_LOGIT_BIASES: Final = 300
 MAX_LOGIT_BIAS: Final = 100
 """A bias this large decides alone, whatever the model's logits are."""
 MAX_REPETITION_PENALTY: Final = 10
+MIN_SEED: Final = -(2**63)
 MAX_SEED: Final = 2**63 - 1
 MAX_CACHE_SALT_LENGTH: Final = 128
 MAX_SLO_MS: Final = 3_600_000

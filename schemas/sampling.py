@@ -13,6 +13,7 @@ from orcastream.schemas.limits import (
     MAX_SEED,
     MAX_STOP_TOKEN_IDS,
     MAX_TOKEN_ID,
+    MIN_SEED,
 )
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
@@ -57,7 +58,7 @@ class SamplingParams(BaseModel):
     )
     seed: int | None = Field(
         None,
-        ge=0,
+        ge=MIN_SEED,
         le=MAX_SEED,
         description="Randomness is a function of (seed, position) alone; none: derived from the id.",
     )

@@ -6,13 +6,20 @@ All functions raise TypeError, which the event's decoder turns into InvalidReque
 from typing import Any
 
 from orcastream.schemas.errors import shown
-from orcastream.schemas.limits import MAX_SEED
+from orcastream.schemas.limits import MAX_SEED, MIN_SEED
 
 
 def integer(value: Any) -> int:
-    """Return a count, a position or a seed: from 0 to 63 bits, which every reader and every engine can hold."""
+    """Return a count or a position: from 0 to 63 bits, which every reader can hold."""
     if type(value) is not int or not 0 <= value <= MAX_SEED:
         raise TypeError(f"{shown(value)} is not an integer of at most 63 bits")
+    return value
+
+
+def seed(value: Any) -> int:
+    """Return a seed: a signed integer of 64 bits, which every engine can hold."""
+    if type(value) is not int or not MIN_SEED <= value <= MAX_SEED:
+        raise TypeError(f"{shown(value)} is not a signed integer of 64 bits")
     return value
 
 

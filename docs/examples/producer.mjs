@@ -160,7 +160,7 @@ async function follow() {
       const named = new Map();
       for (let index = 0; index < fields.length; index += 2) named.set(fields[index].toString(), fields[index + 1]);
       const type = named.get("type").toString();
-      const event = decode(named.get("payload"), { useBigInt64: true }); // the seed has up to 63 bits
+      const event = decode(named.get("payload"), { useBigInt64: true }); // the seed has up to 64 bits
       const terminal = type === "finished" || type === "error";
       try {
         fold(event);

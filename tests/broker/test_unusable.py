@@ -257,7 +257,7 @@ STARTED = '{"worker":"w","model":"m","tenant":"default","class":"normal","entry"
 JUNK = [
     ("started", STARTED % ('"normal 1-1"', "1", '"1"')),
     ("started", STARTED % ("5", "1", "1")),
-    ("started", STARTED % ('"normal 1-1"', "-1", "1")),
+    ("started", STARTED % ('"normal 1-1"', str(2**63), "1")),
     ("started", STARTED.replace('"w"', '"\\ud800"') % ('"normal 1-1"', "1", "1")),
     ("tokens", '{"output":[{"choice":0,"position":"0","tokens":[1]}]}'),
     ("tokens", '{"output":[{"choice":0,"position":0,"tokens":[-1]}]}'),

@@ -29,6 +29,7 @@ from tests.engine.running import MakeEngine, request
         (lambda: Request("a", (1,), tbt_slo_ms=nan), "tbt_slo_ms"),
         (lambda: Request("a", (1,), waited_s=nan), "waited_s"),
         (lambda: Request("a", (1,), seed=2**63), "seed"),
+        (lambda: Request("a", (1,), seed=-(2**63) - 1), "seed"),
     ],
 )
 def test_impossible_requests_are_refused_at_submit(

@@ -237,7 +237,7 @@ def check_bounds_of_events(doc: Doc) -> None:
     run, started = schema(doc, "Run")["properties"], schema(doc, "Started")["properties"]
     assert run["choice"]["maximum"] == limits.MAX_CHOICES - 1
     assert run["tokens"]["items"] == {"type": "integer", "minimum": 0, "maximum": limits.MAX_TOKEN_ID}
-    assert (started["seed"]["minimum"], started["seed"]["maximum"]) == (0, limits.MAX_SEED)
+    assert (started["seed"]["minimum"], started["seed"]["maximum"]) == (limits.MIN_SEED, limits.MAX_SEED)
     assert (started["n"]["minimum"], started["n"]["maximum"]) == (1, limits.MAX_CHOICES)
     counts = [run["choice"], run["position"], started["prompt_tokens"], *schema(doc, "Usage")["properties"].values()]
     prompt = schema(doc, "Prompt")["properties"]
@@ -538,7 +538,7 @@ EVENTS = st.one_of(
         tenant=st.text(),
         priority_class=st.sampled_from(CLASSES),
         entry=st.text(),
-        seed=st.integers(0, limits.MAX_SEED),
+        seed=st.integers(limits.MIN_SEED, limits.MAX_SEED),
         prompt_tokens=st.integers(0, limits.MAX_PROMPT_TOKENS),
         n=st.integers(1, limits.MAX_CHOICES),
         traceparent=st.none() | st.text(),
@@ -627,6 +627,7 @@ def test_no_mutation_of_the_document_survives() -> None:
     [
         (limits, "MAX_PAYLOAD_BYTES", 1),
         (limits, "MAX_CHOICES", 17),
+        (limits, "MIN_SEED", -7),
         (limits, "MAX_SEED", 7),
         (limits, "MAX_TOKEN_ID", 7),
         (limits, "MAX_TRACE_HEADER_LENGTH", 7),

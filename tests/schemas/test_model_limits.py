@@ -98,7 +98,7 @@ def test_no_parameters_but_a_constraint_make_a_payload_too_large() -> None:
     numbers = dict.fromkeys(("temperature", "top_p", "min_p"), 0.12345678901234567)
     numbers |= {"repetition_penalty": 9.123456789012345, "presence_penalty": -1.1234567890123456}
     numbers |= {"frequency_penalty": -1.1234567890123456, "ttft_slo_ms": 1234567.123456789, "top_k": 1_000_000}
-    numbers |= {"tbt_slo_ms": 1234567.123456789, "seed": 2**63 - 1, "max_tokens": 1_000_000, "min_tokens": 1_000_000}
+    numbers |= {"tbt_slo_ms": 1234567.123456789, "seed": -(2**63), "max_tokens": 1_000_000, "min_tokens": 1_000_000}
     numbers |= {"n": 16, "best_of": 16, "logprobs": 20, "prompt_logprobs": 20}
     texts = {"tenant": "a" * 128, "adapter": "a" * 128, "cache_salt": wide * 128, "answer_format": "a" * 64}
     lists = {

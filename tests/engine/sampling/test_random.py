@@ -32,8 +32,8 @@ KNOWN = [[1.2956447, 0.4865996, 0.2212655, 2.0120511], [0.3089932, 0.4701631, 5.
 
 
 def test_every_seed_and_position_has_its_own_noise(device: torch.device) -> None:
-    seeds = [0, 1, 2, 0, 0, 1, 2**40, 2**63 - 1]
-    positions = [0, 0, 0, 1, 2, 1, 0, 0]
+    seeds = [0, 1, 2, 0, 0, 1, 2**40, 2**63 - 1, -1, -2, -1, -(2**63)]
+    positions = [0, 0, 0, 1, 2, 1, 0, 0, 0, 0, 1, 0]
     rows = noise(seeds, positions, 4096, device)
     correlation = torch.corrcoef(rows) - torch.eye(len(seeds))
     assert float(correlation.abs().max()) < 5 / math.sqrt(4096)

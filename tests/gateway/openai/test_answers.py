@@ -35,6 +35,16 @@ async def test_a_whole_completion(stage: Stage) -> None:
     assert stage.tokenizer.decode(request.payload.prompt) == "hello"
 
 
+@pytest.mark.parametrize("seed", [0, -1, -(2**63), 2**63 - 1])
+async def test_a_seed_is_any_integer_of_64_bits(stage: Stage, seed: int) -> None:
+    worker = await stage.worker()
+    client = (await stage.gateway()).openai()
+    asked: Any = {"model": MODEL, "messages": MESSAGES, "seed": seed, "n": 2}
+    answer = await client.chat.completions.create(**asked)
+    assert [choice.message.content for choice in answer.choices] == [TEXT] * 2
+    assert worker.requests[0].payload.seed == seed
+
+
 async def test_a_whole_chat(stage: Stage) -> None:
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], finish_reason=FinishReason.LENGTH))
     client = (await stage.gateway()).openai()
