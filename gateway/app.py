@@ -21,7 +21,9 @@ from orcastream.gateway.batches.form import FILES_PATH
 from orcastream.gateway.console.routes import console_routes
 from orcastream.gateway.errors import ApiError, crashed, invalid, unavailable
 from orcastream.gateway.generate import generate
+from orcastream.gateway.http.cross_origin import readable_by
 from orcastream.gateway.http.guards import add_guards
+from orcastream.gateway.http.request_id import request_id_of, with_request_id
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.http_telemetry import instrument, metrics
 from orcastream.gateway.log import LOGGER, log_event
@@ -42,11 +44,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class _App(FastAPI):
-    """Exposes the server's own `send` to responses, before any middleware wraps it."""
+    """Exposes the server's own `send` to responses, before any middleware wraps it, and gives every answer its id."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[SERVERS_SEND] = send
-        await super().__call__(scope, receive, send)
+        await super().__call__(scope, receive, with_request_id(scope, send))
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -75,6 +77,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.router.routes += console_routes(gateway)
     for kind in _TOLD:
         app.add_exception_handler(kind, partial(_answer, gateway))
+    app.add_exception_handler(Exception, partial(_answer_crash, gateway))
     if gateway.telemetry.on:
         instrument(app)
     return app
@@ -147,12 +150,12 @@ def _methods_at(request: Request) -> str:
     return ", ".join(sorted({method for route in routes for method in getattr(route, "methods", ())}))
 
 
-def _crash(error: Exception) -> ApiError:
-    LOGGER.error("a request failed", exc_info=error)
+def _crash(request: Request, error: Exception) -> ApiError:
+    LOGGER.error("a request failed", exc_info=error, extra={"request": request_id_of(request.scope)})
     return crashed("request")
 
 
-_TOLD = (ApiError, InvalidRequest, HTTPException, BrokerError, ResponseError, ClientDisconnect, Exception)
+_TOLD = (ApiError, InvalidRequest, HTTPException, BrokerError, ResponseError, ClientDisconnect)
 
 
 def _told(request: Request, error: Exception) -> ApiError:
@@ -170,15 +173,29 @@ def _told(request: Request, error: Exception) -> ApiError:
             return unavailable(f"Redis cannot serve this now: {error}")
         case ClientDisconnect():
             return ApiError(499, "The client left before the request was read.")
-    return _crash(error)
+    return _crash(request, error)
 
 
 def _answer(gateway: Gateway, request: Request, error: Exception) -> Response:
     told = _told(request, error)
     if told.refused and request.url.path in _GENERATING and told.status != _CLIENT_LEFT:
         _refused(gateway, told, getattr(request.state, "model", None))
-    log_event("refused", path=_route(request), status=told.status, code=told.code, why=_told_in_logs(told))
+    log_event(
+        "refused",
+        request=request_id_of(request.scope),
+        path=_route(request),
+        status=told.status,
+        code=told.code,
+        why=_told_in_logs(told),
+    )
     return JSONResponse(told.body(), status_code=told.status, headers=told.headers)
+
+
+def _answer_crash(gateway: Gateway, request: Request, error: Exception) -> Response:
+    """As `_answer`, where Starlette answers outside all middleware."""
+    answer = _answer(gateway, request, error)
+    answer.headers.update(readable_by(request.headers.get("origin"), gateway.settings.cors_origins))
+    return answer
 
 
 def _route(request: Request) -> str:

@@ -14,6 +14,7 @@ from orcastream.gateway.admission.api_key import Grant
 from orcastream.gateway.admission.query import check_query
 from orcastream.gateway.admission.single_header import single_header
 from orcastream.gateway.errors import id_in_use, invalid, reply_expired
+from orcastream.gateway.http.request_id import name_request
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.endpoint import GenerationEndpoint
 from orcastream.gateway.openai.options import Options
@@ -23,6 +24,7 @@ from orcastream.gateway.request_telemetry import RequestTelemetry
 from orcastream.gateway.served_model import ServedModel
 from orcastream.gateway.service import Gateway
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.limits import ID_PATTERN
 from orcastream.schemas.model_limits import ModelLimits
 from orcastream.schemas.request import GenerationRequest
 
@@ -90,7 +92,9 @@ async def receive(
     """Read, check and admit a body. Raises ApiError, InvalidRequest, BrokerError."""
     grant = gateway.tenants.of(request.headers)
     check_query(request)
-    single_header(request.headers, "Idempotency-Key")
+    key = single_header(request.headers, "Idempotency-Key")
+    if key is not None and ID_PATTERN.fullmatch(key):
+        name_request(request.scope, endpoint.own_id(key))
     async with gateway.bodies.body_of(request) as raw:
         parse = partial(parse_body, endpoint, raw, gateway.models.max_total_tokens)
         asked = await gateway.offload.run(len(raw), parse)
@@ -101,6 +105,7 @@ async def receive(
         if prepare is not None:
             asked = await prepare(asked, grant.tenant)
         admitted = await gateway.offload.run(len(raw), partial(admit, model, limits, asked, grant, request.headers))
+        name_request(request.scope, model.ids.shown(admitted[0].id, grant.tenant))
     return Received(model, asked, grant, admitted)
 
 

@@ -52,7 +52,7 @@ async def serve(
     if settings.process_port is not None:
         sockets += listening(settings.host, settings.process_port, "process_port")
     gateway = Gateway(settings, name=name, telemetry=telemetry)
-    connections = Connections(connection_limits(settings))
+    connections = Connections(connection_limits(settings), settings.cors_origins)
     config = uvicorn.Config(
         create_app(gateway),
         http=connections.protocol,  # type: ignore[arg-type]  # called as the class would be

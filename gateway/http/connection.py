@@ -1,7 +1,7 @@
 """One client's connection: uvicorn's protocol, with timeouts for headers, bodies and answers, and bounds."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,8 +38,10 @@ class ConnectionLimits:
 class Connections:
     """State shared by the connections of one server."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, cors_origins: Collection[str] = ()) -> None:
+        """`cors_origins`: see the setting."""
         self.limits = limits
+        self.cors_origins = cors_origins
         self.waiting: dict[BoundedConnection, None] = {}
         """Connections on which no request is being served, longest idle first."""
         self.lingering: set[BoundedConnection] = set()
@@ -304,7 +306,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._cut()
             return
         self._tell_left()
-        self.transport.write(whole_answer(error))
+        self.transport.write(whole_answer(error, self.headers or (), self._shared.cors_origins))
         self._linger()
 
     def _linger(self) -> None:

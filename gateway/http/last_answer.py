@@ -1,11 +1,14 @@
 """The answers with which a connection ends before a request reaches its handler."""
 
 import json
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from orcastream.gateway.errors import ApiError
+from orcastream.gateway.http.cross_origin import readable_by
+from orcastream.gateway.http.request_id import REQUEST_ID, new_request_id
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """The headers of one request, including its first line."""
@@ -21,9 +24,11 @@ def not_in_time(what: str, timeout_s: float) -> ApiError:
     return ApiError(408, f"The {what} did not arrive within {timeout_s:g} s.", code=f"{what}_timeout")
 
 
-def whole_answer(error: ApiError) -> bytes:
-    """Return a whole answer, after which the connection is closed."""
+def whole_answer(error: ApiError, arrived: Iterable[tuple[bytes, bytes]], cors_origins: Collection[str]) -> bytes:
+    """Return a whole answer, after which the connection is closed, to a request of which these headers have arrived."""
     body = json.dumps(error.body()).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-    lines = [f"{name.lower()}: {value}\r\n" for name, value in {**headers, **error.headers}.items()]
+    origin = next((value.decode("latin-1") for name, value in arrived if name == b"origin"), None)
+    headers |= {REQUEST_ID: new_request_id(), **error.headers, **readable_by(origin, cors_origins)}
+    lines = [f"{name.lower()}: {value}\r\n" for name, value in headers.items()]
     return STATUS_LINE[error.status] + "".join(lines).encode() + b"\r\n" + body

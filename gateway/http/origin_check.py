@@ -8,10 +8,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orcastream.gateway.errors import ApiError
+from orcastream.gateway.http.cross_origin import ANY
 
-ANY: Final = "*"
-METHODS: Final = ("GET", "POST", "DELETE")
-EXPOSED_HEADERS: Final = ("Retry-After", "X-Request-Id", "X-Should-Retry")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _OWN_SITE: Final = ("same-origin", "none")
 """Values of Sec-Fetch-Site (set by browsers, never by scripts) for requests without another site's involvement."""

@@ -120,10 +120,11 @@ class Stage:
     async def _serve(self, settings: GatewaySettings) -> AsyncIterator[Served]:
         gateway = Gateway(settings)
         port = free_port()
+        connections = Connections(connection_limits(settings), settings.cors_origins)
         config = uvicorn.Config(
             create_app(gateway),
             port=port,
-            http=Connections(connection_limits(settings)).protocol,  # type: ignore[arg-type]  # as in gateway/main.py
+            http=connections.protocol,  # type: ignore[arg-type]  # as in gateway/main.py
             log_level="warning",
             timeout_graceful_shutdown=1,
         )
