@@ -1,5 +1,6 @@
 """Moves memory into large pages, if the system provides them."""
 
+import atexit
 import ctypes
 import logging
 import mmap
@@ -21,6 +22,8 @@ _PATIENCE_S = 0.1
 """Longest wait per page for an idle moment; `_LOOK_S` is the interval between checks for one."""
 _LOOK_S = 0.01
 _log = logging.getLogger(__name__)
+_exiting = threading.Event()
+_threads: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
 def empty_bytes(num_bytes: int) -> torch.Tensor:
@@ -54,14 +57,28 @@ def into_large_pages(parts: Iterable[torch.Tensor], is_busy: Callable[[], bool])
     pages in the first place would be simpler, but a virtual machine may take seconds per gigabyte, for which loading
     would wait. Computation does not wait either: while `is_busy`, the thread moves ten pages a second. Concurrent reads
     and writes are safe; a system without large pages keeps small ones. A part that is no longer referenced is skipped.
-    Returns None if no part is as large as a page.
+    Returns None if no part is as large as a page. The thread ends early if the interpreter exits, which waits for it,
+    so `is_busy` must not block.
     """
     large = [weakref.ref(part) for part in parts if part.nbytes >= PAGE_BYTES]
     if not large:
         return None
     thread = threading.Thread(target=_put, args=(large, is_busy), name="large-pages", daemon=True)
+    _threads.add(thread)
     thread.start()
     return thread
+
+
+@atexit.register
+def _end_threads() -> None:
+    """Wait for the threads: the last reference to a part may be one's own.
+
+    Releasing the part's memory gives up the interpreter for a while, deep inside torch. An interpreter that has begun
+    to shut down would end the thread there, which C++ does not permit: the process would abort.
+    """
+    _exiting.set()
+    for thread in tuple(_threads):
+        thread.join()
 
 
 def _put(parts: "list[weakref.ref[torch.Tensor]]", is_busy: Callable[[], bool]) -> None:
@@ -71,7 +88,7 @@ def _put(parts: "list[weakref.ref[torch.Tensor]]", is_busy: Callable[[], bool]) 
     num_pages = num_refused = 0
     for each in parts:
         begin = 0
-        while (part := each()) is not None and begin + PAGE_BYTES <= part.nbytes:
+        while not _exiting.is_set() and (part := each()) is not None and begin + PAGE_BYTES <= part.nbytes:
             address = part.data_ptr() + begin
             madvise(address, PAGE_BYTES, _POPULATE_WRITE)
             num_refused += madvise(address, PAGE_BYTES, _COLLAPSE) != 0
@@ -91,5 +108,5 @@ def _madvise() -> Callable[[int, int, int], int]:
 
 def _wait_while(is_busy: Callable[[], bool]) -> None:
     latest_s = time.monotonic() + _PATIENCE_S
-    while is_busy() and time.monotonic() < latest_s:
-        time.sleep(_LOOK_S)
+    while is_busy() and time.monotonic() < latest_s and not _exiting.wait(_LOOK_S):
+        pass

@@ -1,6 +1,8 @@
 """Memory for weights and the cache: its alignment, its lifetime, and its move to large pages."""
 
 import mmap
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,40 @@ from orcastream.engine.native.large_pages import PAGE_BYTES, empty_bytes, into_l
 from orcastream.engine.native.library import why_unavailable
 from tests.engine.conftest import build
 from tests.engine.running import request, run, tokens
+
+EXITING = """
+import sys, threading, time
+import torch
+from orcastream.engine.native import large_pages
+
+held, dropped, releasing = (threading.Event() for _ in range(3))
+
+
+class Memory(bytearray):
+    def __del__(self):
+        releasing.set()
+        time.sleep(0.2)  # meanwhile the interpreter is free to exit
+
+
+class Last:
+    def __del__(self):  # while the interpreter shuts down
+        thread.join(10)
+        print("ended")
+
+
+def hold(*_):
+    held.set()
+    return int(not dropped.wait())
+
+
+large_pages._madvise = lambda: hold
+part = torch.frombuffer(Memory(large_pages.PAGE_BYTES), dtype=torch.uint8)
+thread, last = large_pages.into_large_pages([part], is_busy=lambda: False), Last()
+held.wait()
+del part
+dropped.set()
+releasing.wait()
+"""
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, PAGE_BYTES - 1, PAGE_BYTES, 3 * PAGE_BYTES + 4100])
@@ -86,11 +122,13 @@ def test_a_page_waits_until_nothing_computes() -> None:
     before = _large_bytes(memory.data_ptr())
     thread = into_large_pages([memory], is_busy)
     assert thread is not None
-    looked.wait()
-    if _knows_collapse():
-        assert _large_bytes(memory.data_ptr()) == before + PAGE_BYTES
-    over.set()
-    thread.join()
+    try:
+        looked.wait()
+        if _knows_collapse():
+            assert _large_bytes(memory.data_ptr()) == before + PAGE_BYTES
+    finally:
+        over.set()
+        thread.join()
     if _knows_collapse():
         assert _large_bytes(memory.data_ptr()) == before + 4 * PAGE_BYTES
 
@@ -129,6 +167,12 @@ def test_unreferenced_memory_is_released() -> None:
     assert thread is not None
     thread.join()
     assert not _is_mapped(address)
+
+
+def test_a_process_that_exits_waits_for_memory_that_is_being_released() -> None:
+    """Rather than ending the thread that releases it, which would abort the process."""
+    ended = subprocess.run([sys.executable, "-c", EXITING], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
 
 
 def _knows_collapse() -> bool:
