@@ -66,7 +66,7 @@ def gated(
 ) -> torch.Tensor:
     """Return activation(gate) * up, both `[..., width]` in bfloat16 or both in float32."""
     width = gate.shape[-1]
-    left, right = gate.reshape(-1, width), up.reshape(-1, width)
+    left, right = (_with_adjacent_values(part.reshape(-1, width)) for part in (gate, up))
     y = torch.empty(left.shape, dtype=gate.dtype)
     _functions(instruction_set).orca_gated(
         Rows.of(left), Rows.of(right), Rows.of(y), width, ACTIVATIONS[activation], _threads(y.numel())
@@ -86,6 +86,11 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, instruction_se
     _functions(instruction_set).orca_rotary(
         given, angles[0].data_ptr(), angles[1].data_ptr(), cos.shape[-1], _threads(x.numel())
     )
+
+
+def _with_adjacent_values(rows: torch.Tensor) -> torch.Tensor:
+    """Return the rows, copied if they lie across the memory."""
+    return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
 def _threads(values: int) -> int:

@@ -68,6 +68,16 @@ def test_gated(instruction_set: str, rows: int, activation: ActivationName, dtyp
 
 
 @DTYPES
+def test_gated_numbers_that_lie_across_the_memory(instruction_set: str, dtype: torch.dtype) -> None:
+    gate, up = random(70, 5, dtype=dtype), random(5, 70, dtype=dtype)
+    expected = gated(gate.T.contiguous(), up, "silu", instruction_set)
+    assert torch.equal(gated(gate.T, up, "silu", instruction_set), expected)
+    assert torch.equal(
+        gated(up, gate.T, "silu", instruction_set), gated(up, gate.T.contiguous(), "silu", instruction_set)
+    )
+
+
+@DTYPES
 @pytest.mark.parametrize("width", [32, 16])
 def test_rotate(instruction_set: str, width: int, dtype: torch.dtype) -> None:
     """For a whole head, or its first part."""
