@@ -220,7 +220,7 @@ inline float sum_of(f32x16 values) {
 inline InRegisters<float>::Part exp_of_part(InRegisters<float>::Part x) {
   using Floats = InRegisters<float>::Part;
   using Integers = InRegisters<int32_t>::Part;
-  const Floats low = Floats{} - 87.0f, high = Floats{} + 88.0f;
+  const Floats low = Floats{} - 87.0f, high = Floats{} + 89.0f;  // the power of two of the latter is infinite
   Floats inside = x < low ? low : x;
   inside = inside > high ? high : inside;
   const float kRound = 12582912.0f;  // adding it leaves the nearest integer in the low bits
@@ -237,11 +237,11 @@ inline InRegisters<float>::Part exp_of_part(InRegisters<float>::Part x) {
   return x < low ? Floats{} : scaled;
 }
 
-// e^x to about one unit in the last place; 0 below -87, and no larger than e^88.
+// e^x to about one unit in the last place; 0 below -87, and infinite above 88, where float32 ends.
 inline f32x16 exp_of(f32x16 x) {
 #if defined(__AVX512F__)
   // In this order of operands the limits let NaN through.
-  const __m512 inside = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-120.0f), (__m512)x));
+  const __m512 inside = _mm512_min_ps(_mm512_set1_ps(100.0f), _mm512_max_ps(_mm512_set1_ps(-120.0f), (__m512)x));
   const __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(inside, _mm512_set1_ps(1.44269504088896341f)), 0);
   __m512 rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(0.693359375f), inside);
   rest = _mm512_fmadd_ps(whole, _mm512_set1_ps(2.12194440e-4f), rest);
