@@ -133,13 +133,29 @@ inline f32x16 weigh_scores(State& state, int64_t row, float factor, float most) 
   return even + odd;
 }
 
+// From here on, what rounding `score * factor` changes would be visible in its power, or even exceed the range of powers.
+constexpr float kLargeScore = 0x1p16f;
+
+// Subtract the largest score of a row from all of its scores, which are rounded as it was: its own power is exactly 1.
+template <class State>
+__attribute__((noinline)) void subtract_largest(State& state, int64_t row, float factor, float most) {
+  float* scores = state.scores_of(row);
+  const int64_t begin = state.seen.begin * kTile, end = state.seen.end * kTile;
+  for (int64_t i = begin; i < end; ++i) scores[i] *= factor;
+  asm volatile("" ::: "memory");  // or one instruction would multiply and subtract, without rounding in between
+  for (int64_t i = begin; i < end; ++i) scores[i] -= most;
+}
+
 // Turn the scores of a row into weights, and rescale its sums so far to the new largest score.
 template <class State>
 inline void weigh(State& state, const Piece& piece, int64_t row, const RunningSoftmax& running) {
   finish_scores(state, piece, row);
   const float factor = is_plain(state) ? state.call.scale : 1.0f;
   const float most = std::max(running.most[row], largest_score(state, row) * factor);
-  const f32x16 total = weigh_scores(state, row, factor, most == kNothing ? 0.0f : most);
+  const bool is_large = std::fabs(most) >= kLargeScore && std::isfinite(most);
+  if (is_large) subtract_largest(state, row, factor, most);
+  const float base = is_large || most == kNothing ? 0.0f : most;
+  const f32x16 total = weigh_scores(state, row, is_large ? 1.0f : factor, base);
   const bool is_first = running.most[row] == kNothing;  // nothing has been added yet
   const float shrink = most == kNothing || is_first ? 1.0f : std::exp(running.most[row] - most);
   running.most[row] = most;

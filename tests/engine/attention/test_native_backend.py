@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -131,6 +132,19 @@ def test_several_key_heads_of_a_decode_are_computed_together(
     layer.iterate({names[3]: longest})
     for tokens in (1, 2, 1):
         layer.iterate(dict.fromkeys(names, tokens))
+
+
+@pytest.mark.parametrize("size", [1e3, 1e5, 1e13])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_scores_of_any_size(dtype: torch.dtype, size: float) -> None:
+    """The largest one has the weight 1, although rounding changes it by more than a power can express."""
+    layer = one_layer(LayerShape(20, 2, 80, 32), block_size=16, dtype=dtype, cache_dtype=dtype, tolerance=0.03)
+    factors = cycle([size, size, 1.0])  # of queries, keys and values
+    layer.random = lambda heads, tokens, width: (  # type: ignore[method-assign]
+        (next(factors) * torch.randn(tokens, heads, width)).to(dtype).transpose(0, 1)
+    )
+    layer.iterate({"a": 33, "b": 1})
+    layer.iterate({"a": 1, "b": 9})
 
 
 def test_a_poisoned_request_stays_alone() -> None:
