@@ -1,6 +1,6 @@
 """Predicts how long an iteration takes, learned from past iterations."""
 
-from math import sqrt
+from math import inf, isfinite, sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class IterationTimes:
         linear = per_token + per_context + per_pair * start
         if room <= 0:
             return 0
-        if per_pair > 0:
-            return int((sqrt(linear * linear + 4 * per_pair * room) - linear) / (2 * per_pair))
-        return int(room / linear) if linear > 0 else None
+        # This root of the quadratic is 2c / (b + √…): the difference √… - b would round to 0 for a tiny per_pair.
+        slope = linear + sqrt(linear * linear + 4 * per_pair * room)
+        most = 2 * room / slope if slope > 0 else inf
+        return int(most) if isfinite(most) else None

@@ -93,3 +93,19 @@ def test_the_largest_prefill_within_a_time(start: int) -> None:
         more = tokens + 2
         assert times.iteration_s(16, more, 4000 + start + more, more * (start + more)) * margin > target_s
     assert times.prefill_within(0.001, 16, 4000, 0) == 0
+
+
+@pytest.mark.parametrize("pair", [0.0, 1e-9])
+@pytest.mark.parametrize("seconds", [1e303, 1e305, float("inf")])
+def test_an_endless_time_bounds_no_prefill(seconds: float, pair: float) -> None:
+    times = IterationTimes()
+    times._x = [0.0, 0.0, 1e-7, 0.0, pair]
+    most = times.prefill_within(seconds, 1, 100, 0)
+    assert most is None or most > 1e100
+
+
+@pytest.mark.parametrize("pair", [1e-18, 1e-22, 1e-26, 1e-300])
+def test_a_negligible_cost_per_pair_bounds_no_prefill(pair: float) -> None:
+    times = IterationTimes()
+    times._x = [0.0, 0.0, 1e-4, 0.0, pair]
+    assert times.prefill_within(0.05, 1, 0, 0) == pytest.approx(500, abs=1)
