@@ -213,6 +213,10 @@ class Request:
         self._move(self.interrupted, RequestState.WAITING)
         self.kv, self.swapped = kv, None
 
+    def start_over(self) -> None:
+        """WAITING: what was swapped out is lost, and will be recomputed."""
+        self.swapped, self.num_computed = None, 0
+
     def launch(self, num_tokens: int) -> bool:
         """INITIATION or INCREMENT: compute `num_tokens` more tokens. Return whether one is sampled after them."""
         # Avoids properties, as does `append`: both run for every request of every iteration.

@@ -140,10 +140,14 @@ class KVCache(CacheSpace):
         """Whether host memory has room for all blocks of `sequence`."""
         return self._swap_space.has_room(sequence)
 
-    def swap_out(self, sequence: Sequence) -> SwappedSequence:
-        """Move a sequence to host memory; `can_swap_out` must be true."""
+    def swap_out(self, sequence: Sequence) -> SwappedSequence | None:
+        """Move a sequence to host memory; `can_swap_out` must be true.
+
+        None, and nothing changed, if memory does not suffice for the copies.
+        """
         swapped = self._swap_space.store(sequence)
-        self.close(sequence)
+        if swapped is not None:
+            self.close(sequence)
         return swapped
 
     def can_swap_in(self, swapped: SwappedSequence, beside: Iterable[tuple[Sequence, int]] = ()) -> bool:
@@ -156,11 +160,16 @@ class KVCache(CacheSpace):
             for group, slots, free in zip(self.groups, swapped.slots, self._free_beside(beside), strict=True)
         )
 
-    def swap_in(self, swapped: SwappedSequence) -> Sequence:
-        """Bring a sequence back to the device; `can_swap_in` must be true."""
+    def swap_in(self, swapped: SwappedSequence) -> Sequence | None:
+        """Bring a sequence back to the device; `can_swap_in` must be true.
+
+        None if memory does not suffice for the copies: `swapped` is lost then.
+        """
         sequence = self._new(swapped.chain, trusted=swapped.trusted)
         named = swapped.num_named if swapped.trusted else 0
-        self._swap_space.restore(swapped, sequence, named)
+        if not self._swap_space.restore(swapped, sequence, named):
+            self.close(sequence)
+            return None
         sequence.num_named = sequence.num_promised = swapped.num_named
         sequence.capacity = swapped.length * self.block_size
         return sequence

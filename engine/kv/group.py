@@ -120,23 +120,18 @@ class GroupCache:
         sequence.first[self.index] = 0
 
     def reuse(self, sequence: Sequence, digests: Digests) -> bool:
-        """Append blocks with these contents, which must exist. Return False, and change nothing, if blocks are lacking.
+        """Append blocks with these contents, which must exist. Return False, and append none, if blocks are lacking.
 
-        Blocks on the device are held first, so that blocks from host memory do not evict them.
+        Blocks on the device are held first, so that blocks from host memory do not evict them. Without memory for the
+        copies, what is in host memory is forgotten.
         """
         found = [self.pool.find(digest) for digest in digests]
-        held = [block for block in found if block is not None]
-        for shared in held:
+        for shared in [block for block in found if block is not None]:
             self.pool.hold(shared)
         away = [digest for digest, block in zip(digests, found, strict=True) if block is None]
-        if len(away) > self.pool.num_free:
-            for shared in reversed(held):
-                self.pool.drop(shared)
-            return False
-        brought = iter(self._bring([self.host.pin_cached(digest) for digest in away], away))
-        for there in found:
-            self.append(sequence, next(brought) if there is None else there)
-        return True
+        fits = len(away) <= self.pool.num_free
+        brought = self._bring([self.host.pin_cached(digest) for digest in away], away) if fits else None
+        return self._append_all(sequence, found, brought)
 
     def can_copy(self, digest: bytes) -> bool:
         """Whether that content is on the device, and another block is free for a copy."""
@@ -159,18 +154,28 @@ class GroupCache:
         self.pool.drop(held)
         return block
 
-    def swap_out(self, held: list[int]) -> list[int]:
-        """Copy blocks to pinned host slots and return these; there must be enough free slots."""
+    def swap_out(self, held: list[int]) -> list[int] | None:
+        """Copy blocks to pinned host slots and return these; there must be enough free slots.
+
+        None, and nothing changed, if memory does not suffice for the copies.
+        """
         slots = [self.host.pin() for _ in held]
-        if self.store is not None and held:
-            self.store.to_host(held, slots)
+        if self.store is not None and held and not self.store.to_host(held, slots):
+            self.drop(slots)
+            return None
         return slots
 
-    def swap_in(self, sequence: Sequence, slots: list[int], digests: Digests) -> None:
+    def drop(self, slots: Items[int]) -> None:
+        """Free pinned host slots, whose content is not needed any more."""
+        for slot in slots:
+            self.host.unpin(slot)
+
+    def swap_in(self, sequence: Sequence, slots: list[int], digests: Digests) -> bool:
         """Append the content of pinned `slots`, which become free; there must be enough free blocks.
 
         The first slots hold the contents `digests`: those still on the device are shared, not copied. Copied blocks
-        stay nameless: their names may have been forgotten meanwhile because the content cannot be trusted.
+        stay nameless: their names may have been forgotten meanwhile because the content cannot be trusted. Returns
+        False, with nothing appended and the slots free, if memory does not suffice for the copies.
         """
         found = [self.pool.find(digest) for digest in digests]
         found += [None] * (len(slots) - len(digests))
@@ -179,9 +184,7 @@ class GroupCache:
                 self.pool.hold(shared)
                 self.host.unpin(slot)
         away = [slot for slot, block in zip(slots, found, strict=True) if block is None]
-        brought = iter(self._bring(away, []))
-        for known in found:
-            self.append(sequence, next(brought) if known is None else known)
+        return self._append_all(sequence, found, self._bring(away, []))
 
     def forget(self, digest: bytes) -> None:
         """Forget the content with that name: it must not be reused."""
@@ -210,20 +213,41 @@ class GroupCache:
         block = self.pool.find(digest)
         return 1 if block is None or self.pool.is_free(block) else 0
 
-    def _bring(self, slots: list[int], names: Digests) -> list[int]:
-        """Return fresh blocks with the content of pinned `slots`, which become free; the first ones get `names`."""
+    def _append_all(self, sequence: Sequence, found: Items[int | None], brought: list[int] | None) -> bool:
+        """Append the held blocks `found`, with one of `brought` for each None; drop them and return False without."""
+        if brought is None:
+            for shared in [block for block in reversed(found) if block is not None]:
+                self.pool.drop(shared)
+            return False
+        fresh = iter(brought)
+        for block in found:
+            self.append(sequence, next(fresh) if block is None else block)
+        return True
+
+    def _bring(self, slots: list[int], names: Digests) -> list[int] | None:
+        """Return fresh blocks with the content of pinned `slots`, which become free; the first ones get `names`.
+
+        None if memory does not suffice for the copies: the slots are free all the same.
+        """
         blocks = self.pool.take(len(slots))
-        if self.store is not None and slots:
-            self.store.to_device(slots, blocks)
-        for slot in slots:
-            self.host.unpin(slot)
+        moved = self.store is None or not slots or self.store.to_device(slots, blocks)
+        self.drop(slots)
+        if not moved:
+            for block in blocks:
+                self.pool.drop(block)
+            return None
         for block, name in zip(blocks, names, strict=False):
             self.pool.name(block, name)
         return blocks
 
     def _evicted(self, blocks: list[int], names: list[bytes]) -> None:
-        """Copy content that is about to be overwritten to host memory, as far as it has room, all in one copy."""
+        """Copy content that is about to be overwritten to host memory, as far as it has room, all in one copy.
+
+        It is lost if memory does not suffice for that copy.
+        """
         kept = [(block, self.host.keep(name)) for block, name in zip(blocks, names, strict=True)]
         last = {slot: block for block, slot in kept if slot is not None}
-        if self.store is not None and last:
-            self.store.to_host(list(last.values()), list(last))
+        if self.store is not None and last and not self.store.to_host(list(last.values()), list(last)):
+            for name, (_, slot) in zip(names, kept, strict=True):
+                if slot is not None:
+                    self.host.forget(name)

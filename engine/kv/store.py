@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from orcastream.engine.memory_errors import is_out_of_memory, release
+
 BLOCK_AXIS = 1
 """The block axis of every tensor of a LayerCache."""
 
@@ -67,16 +69,29 @@ class KVStore:
                 part[:, target].copy_(part[:, source])
 
     @torch.inference_mode()
-    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy `blocks` into the host `slots`."""
-        for layer, host in zip(self.layers, self.host, strict=True):
-            _move(layer, host, blocks, slots)
+    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> bool:
+        """Copy `blocks` into host `slots`. Return False if memory does not suffice; the slots hold nothing then."""
+        return _all_moved(self.layers, self.host, blocks, slots)
 
     @torch.inference_mode()
-    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
-        """Copy the host `slots` into `blocks`."""
-        for layer, host in zip(self.layers, self.host, strict=True):
-            _move(host, layer, slots, blocks)
+    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> bool:
+        """Copy host `slots` into `blocks`. Return False if memory does not suffice; the blocks hold nothing then."""
+        return _all_moved(self.host, self.layers, slots, blocks)
+
+
+def _all_moved(
+    sources: Sequence[LayerCache], targets: Sequence[LayerCache], taken: Sequence[int], written: Sequence[int]
+) -> bool:
+    """Copy blocks of all layers; return False if memory, of which the copies take some, does not suffice."""
+    try:
+        for source, target in zip(sources, targets, strict=True):
+            _move(source, target, taken, written)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        release(error)
+        return False
+    return True
 
 
 def _move(source: LayerCache, target: LayerCache, taken: Sequence[int], written: Sequence[int]) -> None:

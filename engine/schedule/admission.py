@@ -145,9 +145,7 @@ class Admission:
 
     def join(self, request: Request, plan: Plan, left: int, policy: Policy) -> int:
         """Add `request` to the batch. Return its tokens in `plan`: 0 if budget or memory do not suffice now."""
-        if request.swapped is not None:
-            self._swapper.back(request, request.swapped)
-        else:
+        if request.swapped is None or not self._swapper.back(request, request.swapped):
             kv, cached = self._cache.open(request.chain, request.num_matchable, request.tokens)
             request.initiate(kv, cached)
             self.count(request, cached)

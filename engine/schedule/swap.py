@@ -18,7 +18,10 @@ class Swapper:
         """Number of requests swapped out."""
 
     def out(self, kv: Sequence) -> SwappedSequence | None:
-        """Move `kv` to host memory; return None if it has no room, or an empty cache could not take `kv` back."""
+        """Move `kv` to host memory; return None if it has no room, or an empty cache could not take `kv` back.
+
+        None, too, if memory does not suffice for the copies.
+        """
         could_return = all(
             len(blocks) - first < group.pool.num_blocks
             for blocks, first, group in zip(kv.blocks, kv.first, self._cache.groups, strict=True)
@@ -27,12 +30,22 @@ class Swapper:
             return None
         started_s = time.monotonic()
         swapped = self._cache.swap_out(kv)
+        if swapped is None:
+            return None
         self._choice.copied_out(swapped.num_blocks, time.monotonic() - started_s)
         self.swaps += 1
         return swapped
 
-    def back(self, request: Request, swapped: SwappedSequence) -> None:
-        """Let `request` continue where it was; there must be room."""
+    def back(self, request: Request, swapped: SwappedSequence) -> bool:
+        """Let `request` continue where it was; there must be room.
+
+        Returns False if memory does not suffice for the copies: `request` must be recomputed.
+        """
         started_s = time.monotonic()
-        request.resume(self._cache.swap_in(swapped))
+        kv = self._cache.swap_in(swapped)
+        if kv is None:
+            request.start_over()
+            return False
+        request.resume(kv)
         self._choice.copied_back(swapped.num_blocks, time.monotonic() - started_s)
+        return True

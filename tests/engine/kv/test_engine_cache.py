@@ -5,9 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine import OrcaEngine, Request
+from orcastream.engine.kv import store
 from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, MakeModel, request, run, tokens
 
@@ -101,6 +103,40 @@ def test_without_host_memory_an_evicted_prompt_is_computed_again(make_engine: Ma
     run(engine, request("b", tuple(range(48))))
     run(engine, again := request("again", OTHER))
     assert again.cached_tokens < 36
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_what_cannot_be_copied_for_want_of_memory_is_recomputed(
+    every: int,
+    preemption: str,
+    family: str,
+    make_engine: MakeEngine,
+    make_model: MakeModel,
+    greedy_reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = make_model(family)
+    prompts = {f"{turn}-{seed}": prompt_of(seed, 30) for turn in range(3) for seed in range(4)}
+    expected = {name: greedy_reference(model, prompt, 16) for name, prompt in prompts.items()}
+    move, copies = store._move, 0
+
+    def move_or_fail(*arguments: Any) -> None:
+        nonlocal copies
+        copies += 1
+        if copies % every == 0:
+            raise torch.OutOfMemoryError("no memory for a copy")
+        move(*arguments)
+
+    monkeypatch.setattr(store, "_move", move_or_fail)
+    engine = make_engine(
+        model, num_blocks=24, host_cache_memory=1 << 18, preemption=preemption, overlap="on", max_batch_size=4
+    )
+    found = run(engine, *[request(name, prompt, max_tokens=16) for name, prompt in prompts.items()])
+    assert {name: tokens(events) for name, events in found.items()} == expected
+    assert engine.stats().preemptions > 0
+    assert copies > every
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8", "bfloat16"])

@@ -38,11 +38,13 @@ class TokenStore:
         self.tokens[target] = self.tokens[source]
         self.copies += 1
 
-    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
+    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> bool:
         self.host[list(slots)] = self.tokens[list(blocks)]
+        return True
 
-    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
+    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> bool:
         self.tokens[list(blocks)] = self.host[list(slots)]
+        return True
 
 
 def make(
