@@ -15,6 +15,8 @@ from orcastream.gateway.http.sending import DROP_BYTES, send_after_body, send_wi
 
 _PIECE_BYTES: Final = 4096
 """What is parsed at once: the requests of so many bytes may wait behind another."""
+_HELD_BYTES: Final = 64 * 1024
+"""How much may arrive behind them before reading pauses: only a connection that is read tells that its client left."""
 _LOOK_S: Final = 0.001
 _LINGER_S: Final = 1.0
 _MOST_LINGERING: Final = 32
@@ -88,7 +90,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of streams alone
         """Accept the connection, closing an idle one if necessary; 503 if all are busy."""
         super().connection_made(transport)
-        self.flow = HeldFlow(transport, lambda: bool(self._unparsed))
+        self.flow = HeldFlow(transport, lambda: len(self._unparsed) > _HELD_BYTES)
         self._wait(self._limits.header_timeout_s, self._headers_late)
         if len(self.connections) > self._limits.max_connections:
             longest_waiting = next(iter(self._shared.waiting), None)
@@ -126,13 +128,15 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _parse(self) -> None:
         """Parse what has arrived until a request waits behind another: the requests of one read take far more memory
-        than its bytes. Nothing more is read until the rest is parsed.
+        than its bytes. If much is left, nothing more is read until it is parsed.
         """
         while self._unparsed and not self.pipeline and not self._has_ended:
             piece, self._unparsed = self._unparsed[:_PIECE_BYTES], self._unparsed[_PIECE_BYTES:]
             self._parse_piece(bytes(piece))
-        if self._unparsed and not self._has_ended:
+        if len(self._unparsed) > _HELD_BYTES and not self._has_ended:
             self.flow.pause_reading()
+        elif self.pipeline:  # uvicorn pauses
+            self.flow.resume_reading()
 
     def _parse_piece(self, data: bytes) -> None:
         self._began = self._is_body = False

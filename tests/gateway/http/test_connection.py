@@ -358,6 +358,16 @@ def test_a_client_that_leaves_with_two_requests_under_way_leaves_both(narrow: Ga
     wait_logged(narrow, "disconnected request=cmpl-left\n")
 
 
+def test_a_client_that_leaves_behind_later_requests_leaves_all(narrow: GatewayProcess) -> None:
+    """They arrive once the gateway waits for the first one's answer."""
+    for number, later in enumerate((LIVE, LIVE * 500)):
+        connection = connect(narrow, post(request_id=f"left-{number}", timeout=LONG_S))
+        wait_logged(narrow, f"accepted request=cmpl-left-{number} ")
+        connection.sendall(later)
+        connection.close()
+        wait_logged(narrow, f"disconnected request=cmpl-left-{number}\n")
+
+
 def test_a_client_that_waits_before_it_sends_a_body_too_large_need_not_send_it(narrow: GatewayProcess) -> None:
     head = HEAD.replace(b"Length: 100", b"Length: 60000000") + b"Expect: 100-continue\r\n\r\n"
     answer = all_of(connect(narrow, head))
