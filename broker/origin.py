@@ -22,12 +22,16 @@ from orcastream.schemas.request import GenerationRequest
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a request. `request` is None if its queue entry is gone or cannot be parsed."""
+    """The origin of a request. `request` is None if its queue entry is gone or cannot be parsed.
+
+    `num_choices`: how many choices its answer has.
+    """
 
     tenant: str
     model: str
     """The model of the request: the log has one name for all models."""
     ref: EntryRef | None
+    num_choices: int
     request: GenerationRequest | None = None
 
     @property
@@ -55,8 +59,8 @@ async def find_origin(link: Connection, keys: Keys, request_id: str, now_ms: int
         ref = EntryRef.find(started.entry, lane)
     request = None if ref is None else await read_request(link, keys, ref, now_ms)
     if request is not None and request.id == request_id:
-        return Origin(request.payload.tenant, keys.model, ref, request)
-    return None if started is None else Origin(started.tenant, started.model, ref)
+        return Origin(request.payload.tenant, keys.model, ref, request.payload.n, request)
+    return None if started is None else Origin(started.tenant, started.model, ref, started.n)
 
 
 async def read_request(link: Connection, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:

@@ -158,7 +158,7 @@ class RedisTransport:
             else:
                 enqueued = await enqueuing(link)
             counting = await counting_request(link, keys, request, enqueued, self._redis.now_ms)
-            return Watch(request.id, self._tenant, enqueued.entry, counting)
+            return Watch(request.id, self._tenant, enqueued.entry, counting.request)
 
         watch = await self._patiently(enqueue, request.id)
         if not self._is_reading:

@@ -64,6 +64,7 @@ async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[R
     """
     model, asked, options = received.model, received.asked, received.asked.options
     replies: list[Reply] = []
+    first_choice = 0
     try:
         for number, request in enumerate(received.requests):
             told = telemetry.another() if replies else telemetry
@@ -73,7 +74,8 @@ async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[R
             else:
                 name, now_ms = received.shown_model, model.redis.now_ms
                 shape = AnswerShape.of(accepted.shown_id, name, accepted.entry, now_ms, options.usage)
-            shape = replace(shape, first_choice=number * request.payload.n)
+            shape = replace(shape, first_choice=first_choice)
+            first_choice += accepted.num_choices
             replies.append(Reply(accepted.session(), shape, *_beginning(accepted, asked, number)))
     except BaseException:
         await close_all([reply.session for reply in replies], left=False)  # it gets the error

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.errors import IdInUse, ReplyExpired
-from orcastream.broker.posting import counting_request
+from orcastream.broker.posting import Counting, counting_request
 from orcastream.broker.queue import Enqueued
 from orcastream.gateway.admission.api_key import Grant
 from orcastream.gateway.admission.query import check_query
@@ -49,11 +49,15 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A request in the queue. `counting` is the first request with its id; None if that one's entry is gone."""
+    """A request in the queue. `counting` is the first request with its id; None if that one's entry is gone.
+
+    `num_choices`: how many choices the answer has.
+    """
 
     model: ServedModel
     request: GenerationRequest
     counting: GenerationRequest | None
+    num_choices: int
     entry: EntryRef
     is_duplicate: bool
     telemetry: RequestTelemetry
@@ -144,10 +148,11 @@ async def accept(
         prompt_tokens=len(request.payload.prompt),
         stream=options.stream,
     )
-    return Accepted(model, request, counting, enqueued.entry, enqueued.duplicate, telemetry)
+    num_choices = request.payload.n if counting.num_choices is None else counting.num_choices
+    return Accepted(model, request, counting.request, num_choices, enqueued.entry, enqueued.duplicate, telemetry)
 
 
-async def _counting(model: ServedModel, request: GenerationRequest, enqueued: Enqueued) -> GenerationRequest | None:
+async def _counting(model: ServedModel, request: GenerationRequest, enqueued: Enqueued) -> Counting:
     """Return the request that counts under this id. Raises ApiError."""
     keys, redis = model.keys, model.redis
     try:

@@ -14,6 +14,7 @@ from orcastream.schemas.stopping import FinishReason
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
+from tests.patience import PATIENCE_S
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
@@ -286,6 +287,39 @@ async def test_several_prompts_in_one_request(stage: Stage) -> None:
     assert (collected, finished) == (wanted, {*range(6)})
     assert usage == whole.usage
     assert len(worker.requests) == 6
+
+
+@pytest.mark.parametrize("cleanup_s", [0.0, PATIENCE_S])
+async def test_a_repeated_request_for_other_numbers_of_choices_has_those_of_the_first(
+    stage: Stage, cleanup_s: float
+) -> None:
+    """Whether or not the first is still in the queue; and one of its prompts had a request of its own before."""
+
+    def answer(request: GenerationRequest) -> Answer:
+        texts = [f"{request.id} {number}" for number in range(request.payload.n)]
+        return Answer([stage.tokenizer.encode(text) for text in texts], cleanup_s=cleanup_s)
+
+    await stage.worker(answer)
+    served = await stage.gateway()
+    client = served.openai()
+    wanted = [f"cmpl-mine{prompt} {number}" for prompt, n in (("", 2), (".p1", 3), (".p2", 2)) for number in range(n)]
+    texts = {"a": (2, "mine"), "b": (3, "mine.p1")}
+    for prompt, (n, key) in texts.items():
+        await client.completions.create(model=MODEL, prompt=prompt, n=n, extra_body={"request_id": key})
+    for n in (2, 1, 4):  # the first of them is the first for the prompt c
+        again: dict[str, Any] = {
+            "model": MODEL,
+            "prompt": ["a", "b", "c"],
+            "n": n,
+            "extra_body": {"request_id": "mine"},
+        }
+        whole = await client.completions.create(**again)
+        assert [(choice.index, choice.text) for choice in whole.choices] == [*enumerate(wanted)]
+        collected: dict[int, str] = {}
+        async for chunk in await client.completions.create(**again, stream=True):
+            for choice in chunk.choices:
+                collected[choice.index] = collected.get(choice.index, "") + choice.text
+        assert [*sorted(collected.items())] == [*enumerate(wanted)]
 
 
 async def test_if_one_of_several_prompts_fails_the_others_end(stage: Stage) -> None:
