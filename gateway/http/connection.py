@@ -12,6 +12,7 @@ from orcastream.gateway.http.held_flow import HeldFlow
 from orcastream.gateway.http.last_answer import MAX_HEADER_BYTES, headers_too_large, not_in_time, whole_answer
 from orcastream.gateway.http.request_parser import RequestParser
 from orcastream.gateway.http.sending import DROP_BYTES, send_after_body, send_without_chunks
+from orcastream.gateway.http.unread import Unread
 
 _PIECE_BYTES: Final = 4096
 """What is parsed at once: the requests of so many bytes may wait behind another."""
@@ -70,7 +71,6 @@ class BoundedConnection(HttpToolsProtocol):
         self.timeout_keep_alive = shared.limits.idle_timeout_s  # type: ignore[assignment]  # handed to call_later
         self._timer: asyncio.TimerHandle | None = None
         """For the headers or the body being received."""
-        self._write_timer: asyncio.TimerHandle | None = None
         self._in_headers = self._in_body = False
         self._began = False
         """Whether a request began in the bytes that arrived last."""
@@ -90,6 +90,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of streams alone
         """Accept the connection, closing an idle one if necessary; 503 if all are busy."""
         super().connection_made(transport)
+        self._unread = Unread(transport, self._limits.write_timeout_s)
         self.flow = HeldFlow(transport, lambda: len(self._unparsed) > _HELD_BYTES)
         self._wait(self._limits.header_timeout_s, self._headers_late)
         if len(self.connections) > self._limits.max_connections:
@@ -112,7 +113,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._shared.waiting.pop(self, None)
         self._shared.lingering.discard(self)
         self._stop_waiting()
-        self._cancel_write_timer()
+        self._unread.end()
         self._tell_left()
         super().connection_lost(exc)
 
@@ -231,13 +232,12 @@ class BoundedConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than data is sent."""
         super().pause_writing()
-        self._cancel_write_timer()
-        self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
+        self._unread.begin()
 
     def resume_writing(self) -> None:
         """The client has read what was sent."""
         super().resume_writing()
-        self._cancel_write_timer()
+        self._unread.end()
 
     def send_400_response(self, msg: str) -> None:
         """The client sent something other than HTTP, or a request that is refused for its headers."""
@@ -274,11 +274,6 @@ class BoundedConnection(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _cancel_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
 
     def _headers_late(self) -> None:
         self._timer = None
