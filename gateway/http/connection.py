@@ -84,6 +84,8 @@ class BoundedConnection(HttpToolsProtocol):
         """What has arrived since the connection ended."""
         self._refusal: ApiError | None = None
         """Why a request is refused whose headers are valid HTTP."""
+        self._last: ApiError | None = None
+        """The error that follows the answers to earlier requests; nothing is read any more."""
         self._served: RequestResponseCycle | None = None
         """The request that is being answered; `cycle` is the last one received, which may wait behind it."""
 
@@ -212,6 +214,10 @@ class BoundedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The whole answer is written."""
         super().on_response_complete()
+        if self._last is not None and not self._answering:
+            error, self._last = self._last, None
+            self._end(error)
+            return
         self._parse()
         if self._has_ended:
             return
@@ -250,7 +256,7 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def _has_ended(self) -> bool:
         """Whether nothing more is read, or only to be dropped."""
-        return self.transport.is_closing() or self in self._shared.lingering
+        return self.transport.is_closing() or self in self._shared.lingering or self._last is not None
 
     @property
     def _answering(self) -> bool:
@@ -297,16 +303,33 @@ class BoundedConnection(HttpToolsProtocol):
             self._end(gateway_stopping())
 
     def _end(self, error: ApiError) -> None:
-        """Send the error, unless an answer has begun, and close; the request's handler learns that the client left."""
+        """Send the error, unless an answer has begun, and close; the request's handler learns that the client left.
+
+        An error of a request that came behind another is sent after that one's answer.
+        """
         self._stop_waiting()
         served = self._served
-        begun = served is not None and served.response_started and not served.response_complete
-        if begun or self._has_ended:
+        if served is not None and served.response_complete:
+            served = None
+        if self._has_ended or (served is not None and served.more_body and served.response_started):
             self._cut()
+            return
+        if served is not None and not served.more_body:
+            self._end_behind(served, error)
             return
         self._tell_left()
         self.transport.write(whole_answer(error, self.headers or (), self._shared.cors_origins))
         self._linger()
+
+    def _end_behind(self, served: RequestResponseCycle, error: ApiError) -> None:
+        """Send the error once all requests before the faulty one are answered, and drop what arrives meanwhile."""
+        if self.cycle.more_body:  # it waits behind the others
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else served
+        self._last = error
+        self._in_headers = self._in_body = False
+        self._unparsed = memoryview(b"")
+        self.flow.resume_reading()
 
     def _linger(self) -> None:
         """Close once the client has, or soon: a connection that closes before it has read everything is reset, and the

@@ -368,6 +368,29 @@ def test_a_client_that_leaves_behind_later_requests_leaves_all(narrow: GatewayPr
         wait_logged(narrow, f"disconnected request=cmpl-left-{number}\n")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("behind", "statuses"),
+    [
+        (b"nonsense\r\n\r\n", [400]),
+        (LIVE[:-2] + b"X-A: %b\r\n\r\n" % (b"a" * 70_000), [431]),
+        (LIVE + LIVE + b"nonsense\r\n\r\n" + LIVE, [200, 200, 400]),
+        (LIVE + CHUNKED[:-3] + b"nonsense\r\n", [200, 400]),
+    ],
+)
+def test_an_error_behind_a_request_takes_nothing_from_its_answer(
+    narrow: GatewayProcess, stream: bool, behind: bytes, statuses: list[int]
+) -> None:
+    own = f"before-{stream}-{len(behind)}"
+    connection = connect(narrow, post(request_id=own, timeout=1, stream=stream))
+    wait_logged(narrow, f"accepted request=cmpl-{own} ")
+    connection.sendall(behind)
+    first, *others = all_of(connection).split(b"HTTP/1.1 ")[1:]
+    assert b'"code":"expired"' in first
+    assert first.startswith(b"200" if stream else b"504")
+    assert [int(answer[:3]) for answer in others] == statuses
+
+
 def test_a_client_that_waits_before_it_sends_a_body_too_large_need_not_send_it(narrow: GatewayProcess) -> None:
     head = HEAD.replace(b"Length: 100", b"Length: 60000000") + b"Expect: 100-continue\r\n\r\n"
     answer = all_of(connect(narrow, head))
