@@ -104,17 +104,25 @@ class Attacher:
         """
         if running is not self._parts.isolation.current:
             return True
+        try:
+            await self._pause_engine()
+            if running.closed or running.ended or self._has_drained():
+                return False
+            if not running.counted:
+                self._session.leases.count_attempt(running.ref)
+                running.blamed = running.counted = True
+        except BaseException:
+            running.put_off()  # the session is over, and the next attach must not take it for begun
+            raise
+        return True
+
+    async def _pause_engine(self) -> None:
+        """Return once the iteration under way has ended."""
         engine_loop, iterated = self._parts.engine_loop, self._parts.outbox.iterated
         engine_loop.pause()
         while engine_loop.busy:
             iterated.clear()
             await iterated.wait()
-        if running.closed or running.ended or self._has_drained():
-            return False
-        if not running.counted:
-            running.blamed = running.counted = True
-            self._session.leases.count_attempt(running.ref)
-        return True
 
     def _resume_others(self, running: Running) -> None:
         """End the pause of `_may_begin`, if it was for `running`."""
