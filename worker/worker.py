@@ -245,10 +245,20 @@ class Worker:
         parts.outbox.take(parts.engine_loop)
         for running in await parts.publisher.finish(session):
             parts.roster.remove(running)
-        await parts.restorer.step(session)
-        unknown = await session.claimer.unknown(parts.roster)
-        lost = [Given(claimed.ref, suspect=claimed.suspect) for claimed in unknown]
-        await session.leases.hand_over([running.given for running in parts.roster] + lost)
-        await session.presence.leave()
-        await session.throughput.tell(None, ttl_ms=parts.presence_ttl_ms)
+        for step in (
+            lambda: session.leases.hand_over([running.given for running in parts.roster]),
+            lambda: self._hand_over_unknown(session),
+            lambda: parts.restorer.step(session),
+            lambda: session.presence.leave(),
+            lambda: session.throughput.tell(None, ttl_ms=parts.presence_ttl_ms),
+        ):
+            try:
+                await step()
+            except (Unwritable, ResponseError) as error:  # a refusal for one request must not hold up the others
+                log.warning("Redis refused", extra={"why": str(error)})
         log.info("drained", extra={"handed_over": len(parts.roster)})
+
+    async def _hand_over_unknown(self, session: Session) -> None:
+        """Hand over what a lost claim left under this worker's name."""
+        unknown = await session.claimer.unknown(self._parts.roster)
+        await session.leases.hand_over([Given(claimed.ref, suspect=claimed.suspect) for claimed in unknown])

@@ -152,3 +152,21 @@ async def test_a_request_claimed_as_the_drain_begins_is_handed_over_at_once(
     assert (pending["consumer"], pending["times_delivered"]) == (b"idle", 0)
     assert was_handed_over(pending["time_since_delivered"])
     assert not producer.redis.exists(producer.keys.reply(request_id))
+
+
+async def test_what_runs_is_handed_over_although_redis_refuses_to_say_what_else_is_pending(
+    producer: Producer, redis_server: RedisServer, count_prompt: list[int]
+) -> None:
+    """One class's key holds no stream; in a Cluster, the node of another lane may be down."""
+    worker = Worker(own_settings(drain_grace_s=0), redis_server.url, producer.keys, "w1", demo_engine(), None)
+    request_id = producer.post(count_prompt, max_tokens=3000, ignore_eos=True)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(PATIENCE_S):
+        while not producer.redis.exists(producer.keys.reply(request_id)):  # noqa: ASYNC110 (the state is the server's)
+            await asyncio.sleep(0.005)
+    producer.redis.set(producer.keys.requests("low"), "no stream")
+    worker.drain()
+    await running
+    (pending,) = producer.redis.xpending_range(producer.keys.requests("normal"), GROUP, "-", "+", 5)
+    assert was_handed_over(pending["time_since_delivered"])
+    assert not producer.redis.exists(producer.keys.worker("w1"))
