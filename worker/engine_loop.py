@@ -188,6 +188,7 @@ class EngineLoop(threading.Thread):
             while not self._stopping and not self._can_run():
                 if self._busy:
                     self._busy = False
+                    self._let_go()  # another iteration was about to begin, until the pause
                     self._deliver([])  # no iteration follows: wake those that wait for one
                 self._changed.wait()
             if not self._busy:

@@ -96,6 +96,22 @@ def test_a_paused_engine_begins_no_iteration(run: Run, ends: str) -> None:
     assert seen == ({"b"} if ends == "alone" else {"a", "b"})
 
 
+def test_a_pause_holds_no_output_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins when the engine has just decided to hand over in its next iteration."""
+    can_run = run.loop._can_run
+
+    def can_run_until_paused() -> bool:
+        answer = can_run()
+        if run.loop.iterations == 2:
+            run.loop._paused = True
+        return answer
+
+    monkeypatch.setattr(run.loop, "_can_run", can_run_until_paused)
+    run.loop.submit([Request("a", PROMPT, LONG)])
+    assert len(run.events(2)) == 2
+    assert run.loop.iterations == 2
+
+
 @pytest.mark.parametrize("bound", [10, 1000])
 def test_a_pause_lasts_until_the_iteration_in_flight_has_ended(bound: int) -> None:
     """Otherwise a fault in it would be blamed on the request that runs alone next. With the smaller bound the engine
