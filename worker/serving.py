@@ -68,7 +68,8 @@ class Serving:
                     self._attacher.attach_soon(running)
             background.append(self._tasks.create_task(self._attacher.run_suspects()))
             for interval_s, step in (
-                (self._parts.keeper.interval_s, self._keep),
+                (self._parts.keeper.interval_s, self._renew),
+                (self._parts.keeper.interval_s, self._report),
                 (LOOK_S, self._look),
                 (_SWEEP_INTERVAL_S, self._sweep),
                 (self._parts.keeper.interval_s, self._restore),
@@ -140,9 +141,8 @@ class Serving:
                 await asyncio.sleep(back_off.failed())
             await asyncio.sleep(interval_s)
 
-    async def _keep(self) -> None:
-        """Renew leases, and report that this worker is alive."""
-        await self._renew()
+    async def _report(self) -> None:
+        """Report that this worker is alive, and what it serves. Apart from the renewals: a refusal delays the next."""
         if len(self._parts.roster) or self._session.clock_age_s > _IDLE_CLOCK_AGE_S:
             await self._session.read_clock()
         info = self._parts.describe(draining=self._draining.is_set())
