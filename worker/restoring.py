@@ -41,7 +41,8 @@ class Restorer:
             except (Fenced, ResponseError, Unwritable) as error:
                 refused = error if isinstance(error, Unwritable) else refused
                 continue
-            del self._lost[running.id]
+            if self._lost.get(running.id) is running:  # it may have been claimed, and lost, again
+                del self._lost[running.id]
         if refused is not None:
             raise refused
 

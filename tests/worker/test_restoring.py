@@ -1,9 +1,12 @@
 """A request that Redis lost while it ended here: it still ends, without waiting for anyone."""
 
 import asyncio
+from copy import copy
 
 import pytest
 
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.queue import EntryState
 from orcastream.engine import TokenEvent
 from orcastream.schemas.errors import ErrorCode
 from orcastream.worker.restoring import Restorer
@@ -38,6 +41,28 @@ async def test_a_cancelled_request_ends_with_what_was_computed(
     assert fold.terminal is not None
     assert fold.terminal.error is ErrorCode.CANCELLED
     assert fold.tokens == [[9]]
+
+
+async def test_a_request_that_is_lost_again_meanwhile_is_restored(
+    session: Session, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was found to have an owner, which was this worker, and lost it in the same moment."""
+    request_id = producer.post([5, 6, 7], max_tokens=4)
+    running, restorer = await claim_and_attach(session), Restorer(60_000, frozenset())
+    stream, state, again = producer.keys.requests("normal"), session.queue.state, copy(running)
+
+    async def state_before_the_loss(ref: EntryRef, request_id: str) -> EntryState:
+        found = await state(ref, request_id)
+        if producer.redis.delete(stream):
+            restorer.add(again)
+        return found
+
+    monkeypatch.setattr(session.queue, "state", state_before_the_loss)
+    restorer.add(running)
+    await restorer.step(session)
+    await session.queue.ensure_groups()
+    await restorer.step(session)
+    assert [fields[b"id"].decode() for _, fields in producer.redis.xrange(stream)] == [request_id]
 
 
 async def test_a_request_whose_keys_may_all_have_expired_is_left_alone(session: Session, producer: Producer) -> None:
