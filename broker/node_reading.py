@@ -9,6 +9,7 @@ from typing import Any, Final
 from redis.exceptions import ClusterDownError, ResponseError
 
 from orcastream.broker.back_off import BackOff
+from orcastream.broker.change_or_loss import change_or_loss
 from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
 from orcastream.broker.followed import FollowedLog, Took
 from orcastream.broker.link import Link
@@ -162,12 +163,7 @@ class NodeReading:
         await asyncio.sleep(max(0.0, earliest - self._loop.time()))
         if not self._logs or due_at > self._loop.time():
             timeout_s = None if not self._logs else max(0.0, due_at - self._loop.time())
-            waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(link.wait_lost())]
-            try:
-                await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for waiter in waiting:
-                    waiter.cancel()
+            await change_or_loss(self._changed, link, timeout_s)
         if not link.alive:
             raise LinkLost(link.lost_reason)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from orcastream.broker.change_or_loss import change_or_loss
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
 from orcastream.broker.followed import FollowedLog, Took
@@ -90,12 +91,7 @@ class ServerReading:
 
     async def _idle(self) -> None:
         """Wait for a log to follow, but notice a lost connection."""
-        waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(self._link.wait_lost())]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in waiting:
-                waiter.cancel()
+        await change_or_loss(self._changed, self._link)
         if not self._link.alive:
             raise LinkLost(self._link.lost_reason)
 

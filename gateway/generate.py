@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from orcastream.broker.errors import BrokerError
 from orcastream.gateway.errors import ApiError
+from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.intake import Accepted, Received, accept, receive
 from orcastream.gateway.openai.answer_shape import AnswerShape
 from orcastream.gateway.openai.encoded_json import encoded
@@ -51,7 +52,7 @@ async def generate(gateway: Gateway, endpoint: GenerationEndpoint, request: Requ
     received = await receive(gateway, endpoint, request)
     replies = await enqueue_all(received, telemetry)
     shape, sessions = replies[0].shape, [reply.session for reply in replies]
-    headers = {"X-Request-Id": shape.id}
+    headers = {REQUEST_ID: shape.id}
     if received.asked.options.stream:
         return _stream(replies, headers)
     return await answer_whole(whole(replies), sessions, request, shape.id)
@@ -134,7 +135,7 @@ async def answer_whole(
     answer: Awaitable[bytes], sessions: Sequence[ReplySession], request: Request, request_id: str
 ) -> Response:
     """Return the answer as JSON, unless the client leaves before. Closes the sessions. Raises ApiError."""
-    headers = {"X-Request-Id": request_id}
+    headers = {REQUEST_ID: request_id}
     gathering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(disconnected(request.receive))
     try:

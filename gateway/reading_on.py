@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orcastream.gateway.errors import gateway_stopping, not_found
+from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.replies.answer import stream
 from orcastream.gateway.replies.reply_session import ReplySession
 from orcastream.gateway.replies.reply_writer import ReplyWriter
@@ -32,7 +33,7 @@ def require_serving(gateway: Gateway) -> None:
 
 def read_on(request: Request, found: Found, shown_id: str, writer: ReplyWriter) -> Response:
     """Stream the rest of the reply, as `writer` writes it; HEAD reads nothing, so its client is no reader."""
-    headers = {"X-Request-Id": shown_id}
+    headers = {REQUEST_ID: shown_id}
     if request.method == "HEAD":
         return head_of_stream(headers)
     session = _session(found)

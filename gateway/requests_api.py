@@ -5,6 +5,7 @@ from starlette.responses import JSONResponse, Response
 
 from orcastream.gateway.admission.query import check_query, read_flag
 from orcastream.gateway.admission.single_header import single_header
+from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.answer_shape import AnswerShape
 from orcastream.gateway.openai.endpoints import RESPONSES
@@ -50,7 +51,7 @@ async def cancel(gateway: Gateway, request: Request) -> Response:
     found, shown = await find_request(gateway, request), request.path_params["request_id"]
     check_query(request)
     cancelled = await cancel_found(found)
-    return JSONResponse({"id": shown, "object": "request", "cancelled": cancelled}, headers={"X-Request-Id": shown})
+    return JSONResponse({"id": shown, "object": "request", "cancelled": cancelled}, headers={REQUEST_ID: shown})
 
 
 async def cancel_found(found: Found) -> bool:

@@ -12,6 +12,7 @@ from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue
 from orcastream.gateway.admission.query import check_query, read_flag, read_number
 from orcastream.gateway.errors import not_found
+from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.listing import PageQuery, list_object
 from orcastream.gateway.log import log_event
@@ -110,4 +111,4 @@ def _check_include(request: Request) -> None:
 
 
 def _told(stored: StoredResponse, body: dict[str, object]) -> Response:
-    return Response(encoded(body), headers={"X-Request-Id": stored.id}, media_type="application/json")
+    return Response(encoded(body), headers={REQUEST_ID: stored.id}, media_type="application/json")

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from orcastream.broker.loss import Watch
 from orcastream.gateway.errors import ApiError, unavailable
 from orcastream.gateway.generate import answer_whole
+from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.intake import Accepted, Received, accept, receive
 from orcastream.gateway.openai.encoded_json import encoded
@@ -51,7 +52,7 @@ async def create(gateway: Gateway, request: Request) -> Response:
     record, accepted = await _accept(received, options, telemetry)
     shown = accepted.shown_id
     builder = ResponseBuilder(record.shape(shown), ReplyText(received.model.tokenizer, split=accepted.request.id))
-    headers = {"X-Request-Id": shown}
+    headers = {REQUEST_ID: shown}
     if options.stream:
         session = accepted.session()
         events = stream([(session.updates(), ResponseWriter(builder))], shown, session.failed)

@@ -54,7 +54,7 @@ class Followers:
         assert [seen.tokens[0] for _, seen in self._following] == [expected(count)] * len(self._following)
 
 
-async def no_stream(subscription: Subscription) -> None:
+async def given_up_as_no_stream(subscription: Subscription) -> None:
     """Wait until the reply is given up because its key is not a stream."""
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(UnknownRequest, match="not a stream"):

@@ -11,7 +11,7 @@ from orcastream.broker.reader import ReplyReader
 from orcastream.schemas.keys import Keys
 from tests.broker.apart_proxy import ApartProxy
 from tests.broker.conftest import MakeReader, MakeWorker
-from tests.broker.followers import Followers, blocked, no_stream, xadd
+from tests.broker.followers import Followers, blocked, given_up_as_no_stream, xadd
 from tests.broker.following import Seen, follow_until, tokens_seen
 from tests.broker.scripted import Job, ScriptedWorker, enqueue, make_request, take_jobs
 from tests.patience import PATIENCE_S
@@ -144,7 +144,7 @@ async def test_a_log_is_replaced_by_a_key_that_is_no_stream_before_the_second(
     await of_first.see(2)
     async with asyncio.timeout(PATIENCE_S):
         await follow_until(broken, Seen(), tokens_seen(2))
-    await no_stream(broken)
+    await given_up_as_no_stream(broken)
     await of_other.see(2)
     assert await blocked(link) == reading
 

@@ -14,7 +14,7 @@ from orcastream.broker.loss import Watch
 from orcastream.broker.second_read import SecondReads, unread
 from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader, MakeWorker
-from tests.broker.followers import Followers, blocked, no_stream, write, xadd
+from tests.broker.followers import Followers, blocked, given_up_as_no_stream, write, xadd
 from tests.broker.following import expected, follow
 from tests.broker.scripted import Job, ScriptedWorker, take_jobs
 from tests.patience import PATIENCE_S
@@ -216,9 +216,9 @@ async def test_a_key_that_is_no_stream_breaks_no_connection(
     await followers.see(1)
     reading = await blocked(link)
     await worker.link.call_many([("SET", keys.reply("junk"), "junk"), *[xadd(worker, job) for job in jobs]])
-    await no_stream(junk)
+    await given_up_as_no_stream(junk)
     await link.call("SET", keys.reply("old"), "junk")
-    await no_stream(reader.subscribe(Watch("old", "default")))
+    await given_up_as_no_stream(reader.subscribe(Watch("old", "default")))
     await followers.see(2)
     await write(jobs, worker)
     await followers.see(3)

@@ -1,6 +1,7 @@
 """Leases are renewed in time, whatever else Redis refuses."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,9 @@ async def test_a_worker_whose_report_is_refused_renews_its_leases(
     renewals: asyncio.Queue[None] = asyncio.Queue()
     renew = Leases.renew
 
-    async def told(*arguments: object) -> object:
+    async def told(*arguments: Any) -> Any:
         renewals.put_nowait(None)
-        return await renew(*arguments)  # type: ignore[arg-type]
+        return await renew(*arguments)
 
     monkeypatch.setattr(Leases, "renew", told)
     monkeypatch.setattr("orcastream.worker.serving.BackOff", NoEnd)

@@ -140,7 +140,7 @@ def test_scores_of_any_size(dtype: torch.dtype, size: float) -> None:
     """The largest one has the weight 1, although rounding changes it by more than a power can express."""
     layer = one_layer(LayerShape(20, 2, 80, 32), block_size=16, dtype=dtype, cache_dtype=dtype, tolerance=0.03)
     factors = cycle([size, size, 1.0])  # of queries, keys and values
-    layer.random = lambda heads, tokens, width: (  # type: ignore[method-assign]
+    layer.random = lambda heads, tokens, width: (  # type: ignore[method-assign]  # of this layer alone
         (next(factors) * torch.randn(tokens, heads, width)).to(dtype).transpose(0, 1)
     )
     layer.iterate({"a": 33, "b": 1})
@@ -151,7 +151,7 @@ def test_a_poisoned_request_stays_alone() -> None:
     """NaN affects only the queries that see it."""
     layer = one_layer(block_size=4)
     layer.iterate({"a": 7, "b": 6})
-    layer.random = lambda heads, tokens, size: torch.stack(  # type: ignore[method-assign]
+    layer.random = lambda heads, tokens, size: torch.stack(  # type: ignore[method-assign]  # of this layer alone
         [torch.full((heads, size), torch.nan), *torch.randn(tokens - 1, heads, size)], dim=1
     )
     with pytest.raises(AssertionError, match="a"):

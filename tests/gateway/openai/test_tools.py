@@ -345,7 +345,7 @@ async def test_nothing_is_counted_as_thinking_where_a_model_does_not_think(stage
     await stage.worker(Answer([demo.encode(THOUGHT, add_special_tokens=False)]))
     client = (await stage.gateway(model=str(MODEL_DIR))).openai()
     response = await client.responses.create(model=MODEL, input="hi")
-    chat = await client.chat.completions.create(model=MODEL, messages=QUESTION)  # type: ignore[arg-type]
+    chat = await client.chat.completions.create(model=MODEL, messages=QUESTION)  # type: ignore[arg-type]  # plain JSON
     text = await client.completions.create(model=MODEL, prompt="hi")
     assert response.usage is not None
     assert response.usage.output_tokens_details.reasoning_tokens == 0
