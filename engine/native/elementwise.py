@@ -9,12 +9,13 @@ import torch
 from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
 from orcastream.engine.native.linear import Rows
+from orcastream.engine.native.team import team_size
 
 ActivationName = Literal["silu", "gelu_tanh", "gelu"]
 ACTIVATIONS: dict[ActivationName, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 
 _VALUES_PER_THREAD = 16384
-"""Fewer values are computed sooner than a second thread starts."""
+"""Fewer are computed sooner than a thread starts."""
 
 
 class _Vectors(ctypes.Structure):
@@ -55,7 +56,7 @@ def rms_norm(
     given = _vectors(x)
     y = torch.empty(x.shape, dtype=x.dtype)
     added = None if residual is None else _vectors(residual)[0]
-    threads = _threads(x.numel())
+    threads = team_size(x.numel(), _VALUES_PER_THREAD)
     found = _functions(instruction_set)
     found.orca_rms_norm(given[0], added, _vectors(y)[0], weight.data_ptr(), x.shape[-1], eps, threads)
     return y
@@ -68,9 +69,9 @@ def gated(
     width = gate.shape[-1]
     left, right = (_with_adjacent_values(part.reshape(-1, width)) for part in (gate, up))
     y = torch.empty(left.shape, dtype=gate.dtype)
-    _functions(instruction_set).orca_gated(
-        Rows.of(left), Rows.of(right), Rows.of(y), width, ACTIVATIONS[activation], _threads(y.numel())
-    )
+    threads = team_size(y.numel(), _VALUES_PER_THREAD)
+    rows = Rows.of(left), Rows.of(right), Rows.of(y)
+    _functions(instruction_set).orca_gated(*rows, width, ACTIVATIONS[activation], threads)
     return y.view(gate.shape)
 
 
@@ -83,18 +84,13 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, instruction_se
     if kept is not x:
         raise ValueError(f"x: got strides {x.stride()}, allowed: 1 in the last dimension")
     angles = cos.contiguous(), sin.contiguous()
-    _functions(instruction_set).orca_rotary(
-        given, angles[0].data_ptr(), angles[1].data_ptr(), cos.shape[-1], _threads(x.numel())
-    )
+    threads = team_size(x.numel(), _VALUES_PER_THREAD)
+    _functions(instruction_set).orca_rotary(given, angles[0].data_ptr(), angles[1].data_ptr(), cos.shape[-1], threads)
 
 
 def _with_adjacent_values(rows: torch.Tensor) -> torch.Tensor:
     """Return the rows, copied if they lie across the memory."""
     return rows if rows.stride(1) == 1 else rows.contiguous()
-
-
-def _threads(values: int) -> int:
-    return max(1, min(torch.get_num_threads(), values // _VALUES_PER_THREAD))
 
 
 def _vectors(x: torch.Tensor) -> tuple[_Vectors, torch.Tensor]:

@@ -8,9 +8,10 @@ import torch
 
 from orcastream.engine.native.library import library
 from orcastream.engine.native.linear import Rows
+from orcastream.engine.native.team import team_size
 
-_VALUES_PER_THREAD = 1 << 17
-"""Fewer values are compared sooner than a second thread starts."""
+_VALUES_PER_THREAD = 1 << 16
+"""Fewer are compared sooner than a thread starts."""
 
 
 @cache
@@ -41,7 +42,7 @@ def row_maxima(
         raise IndexError(f"rows: got {list(rows)}, allowed: 0 to {len(matrix) - 1}")
     which = torch.tensor(rows, dtype=torch.int64)
     values, places = torch.empty(len(which)), torch.empty(len(which), dtype=torch.int64)
-    threads = min(torch.get_num_threads(), 1 + len(which) * matrix.shape[1] // _VALUES_PER_THREAD)
+    threads = team_size(len(which) * matrix.shape[1], _VALUES_PER_THREAD)
     addresses = which.data_ptr(), len(which), values.data_ptr(), places.data_ptr()
     _functions(instruction_set).orca_maxima(Rows.of(matrix), matrix.shape[1], *addresses, threads)
     return values.tolist(), places.tolist()

@@ -153,6 +153,6 @@ inline void multiply_int8(int to, int by_rows, int by_columns) {
 #define _tile_stored(from, base, stride) emulated::store(from, base, stride)
 #define _tile_dpbf16ps(to, a, b) emulated::multiply_bf16(to, a, b)
 #define _tile_dpbssd(to, a, b) emulated::multiply_int8(to, a, b)
-#define syscall(number, ...) ((number) == SYS_arch_prctl ? 0L : syscall(number, __VA_ARGS__))  // which lets a process use it
+#define syscall(number, ...) ((number) == SYS_arch_prctl ? 0L : syscall(number, ##__VA_ARGS__))  // which lets a process use it
 
 #endif
