@@ -6,6 +6,7 @@ from orcastream.text.tokenizer import Tokenizer
 from orcastream.worker.adapter_shelf import AdapterShelf
 from orcastream.worker.adapter_waits import AdapterWaits
 from orcastream.worker.admission import Admission
+from orcastream.worker.core_binding import core_binding
 from orcastream.worker.engine_loop import EngineLoop
 from orcastream.worker.isolation import Isolation
 from orcastream.worker.iteration_trace import IterationTrace
@@ -42,12 +43,13 @@ def assemble(
     outbox = Outbox(roster, publisher)
     recorder = IterationRecorder()
     iteration_trace = IterationTrace(keys.model, settings.iteration_trace_ratio, roster.span_context)
+    observers = (metrics.iterated, iteration_trace.iterated, recorder.iterated)
     engine_loop = EngineLoop(
         engine,
         outbox.deliver,
         max_unpublished=settings.max_unpublished,
         lease_s=settings.lease_ms / 1000,
-        listeners=(metrics.iterated, iteration_trace.iterated, recorder.iterated),
+        listeners=(*core_binding(settings, engine), *observers),
     )
     restorer = Restorer(settings.retention_ms, engine.eos_token_ids)
     policy_switch = PolicySwitch(settings, engine, engine_loop, roster)

@@ -29,6 +29,11 @@ class WorkerSettings(BrokerSettings, LogSettings):
         "auto", description="int8: 8-bit linear layers, on a CPU with the compiled operators; auto: as `dtype`."
     )
     torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
+    bind_threads: bool = Field(
+        True,
+        description="Bind CPU threads to cores, each to its own, if they take all that the worker may use, and while "
+        "no other program needs these.",
+    )
     max_batch_size: int | None = Field(
         None,
         ge=1,
