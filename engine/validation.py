@@ -1,7 +1,7 @@
 """Validation of submitted requests: whether they can be computed at all."""
 
 from collections.abc import Collection, Container
-from math import inf
+from math import inf, isfinite
 
 from orcastream.engine.request import INTERNAL, Request, RequestState
 from orcastream.schemas.candidates import CHANGING_LOGITS
@@ -59,6 +59,8 @@ def _check_service(request: Request) -> None:
         target = getattr(request, field)
         if target is not None and not 0 < target < inf:
             raise InvalidRequest(field, target, "more than 0 milliseconds, or None")
+    if request.deadline_s is not None and not isfinite(request.deadline_s):
+        raise InvalidRequest("deadline_s", request.deadline_s, "a finite number of seconds, or None")
     if not 0 <= request.waited_s < inf:
         raise InvalidRequest("waited_s", request.waited_s, "0 seconds or more")
 

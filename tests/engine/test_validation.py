@@ -1,7 +1,7 @@
 """Requests that are refused at submit, and the field that the error names."""
 
 from collections.abc import Callable
-from math import nan
+from math import inf, nan
 
 import pytest
 
@@ -27,6 +27,8 @@ from tests.engine.running import MakeEngine, request
         (lambda: Request("a", (1,), priority_class="urgent"), "priority_class"),
         (lambda: Request("a", (1,), ttft_slo_ms=0.0), "ttft_slo_ms"),
         (lambda: Request("a", (1,), tbt_slo_ms=nan), "tbt_slo_ms"),
+        (lambda: Request("a", (1,), deadline_s=nan), "deadline_s"),
+        (lambda: Request("a", (1,), deadline_s=-inf), "deadline_s"),
         (lambda: Request("a", (1,), waited_s=nan), "waited_s"),
         (lambda: Request("a", (1,), seed=2**63), "seed"),
         (lambda: Request("a", (1,), seed=-(2**63) - 1), "seed"),
