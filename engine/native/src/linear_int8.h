@@ -65,7 +65,8 @@ inline void scale_row(const Linear& linear, int64_t panel, int32_t offset, float
     T products[PANEL];
     std::memcpy(products, sums, sizeof products);
     for (int64_t i = 0; i < PANEL; i++) {
-        sums[i] = static_cast<float>(products[i] - static_cast<T>(offset * weights[i])) * (scales[i] * x_scale);
+        // In this order: the product of both scales may be too small for a float, although that of all three is not.
+        sums[i] = static_cast<float>(products[i] - static_cast<T>(offset * weights[i])) * scales[i] * x_scale;
     }
 }
 

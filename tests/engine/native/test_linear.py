@@ -165,6 +165,17 @@ def test_whole_numbers_are_exact_in_int8(instruction_set: str) -> None:
         torch.testing.assert_close(packed(x), x @ weight.T, rtol=1e-5, atol=0.5)
 
 
+def test_small_numbers_are_exact_in_int8(instruction_set: str) -> None:
+    """Also where the product of both scales is too small for a float32 of full precision, but no result is."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-127, 128, (9, 64), generator=generator).double()
+    weight = torch.randint(-127, 128, (40, 64), generator=generator).double()
+    x[:, 0], weight[:, -1] = -127, 127
+    x, weight = x * 1.3 * 2.0**-70, weight * 1.3 * 2.0**-70
+    found = PackedLinear.quantize(weight.float(), instruction_set=instruction_set)(x.float())
+    torch.testing.assert_close(found.double(), x @ weight.T, rtol=1e-5, atol=2.0**-145)
+
+
 def test_another_format_is_refused(instruction_set: str) -> None:
     """Rather than being read as if it had the weight's format."""
     packed = PackedLinear.pack(torch.zeros(4, 8), instruction_set=instruction_set)
