@@ -1,6 +1,7 @@
 """The settings of an engine."""
 
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import Literal, get_args, get_origin
 
 from orcastream.engine.schedule.policies import POLICIES
@@ -29,6 +30,13 @@ _CPU_REQUESTS = 32
 
 _GPU_REQUESTS = 256
 """A GPU decodes this many requests in little more time than one, because it is bound by reading the weights."""
+
+_OPTIONAL = ("max_num_batched_tokens", "max_batch_size", "max_model_len", "kv_cache_memory")
+_LEAST = {**dict.fromkeys((*_OPTIONAL, "block_size", "max_adapter_rank"), 1), "host_cache_memory": 0, "max_adapters": 0}
+"""Settings that are integers, and the least value of each."""
+
+_MOST_CLASS_WEIGHT = 1000
+"""As for workers; the weights of classes are powers of it, which must be numbers."""
 
 
 @dataclass(frozen=True)
@@ -88,24 +96,16 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model: got an empty name, allowed: a directory or a hub id")
-        for name in (
-            *("block_size", "max_num_batched_tokens", "max_batch_size", "max_model_len", "kv_cache_memory"),
-            "max_adapter_rank",
-        ):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            optional = name not in ("block_size", "max_adapter_rank")
-            if value is None and optional:
+            if value is None and name in _OPTIONAL:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name}: got {value!r}, allowed: an integer of at least 1")
-        if self.host_cache_memory < 0:
-            raise ValueError(f"host_cache_memory: got {self.host_cache_memory!r}, allowed: 0 bytes or more")
-        if self.max_adapters < 0:
-            raise ValueError(f"max_adapters: got {self.max_adapters!r}, allowed: 0 or more")
-        if self.tbt_target_ms is not None and not self.tbt_target_ms > 0:
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name}: got {value!r}, allowed: an integer of at least {least}")
+        if self.tbt_target_ms is not None and not 0 < self.tbt_target_ms < inf:
             raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed: more than 0 milliseconds, or None")
-        if not self.class_weight >= 1:
-            raise ValueError(f"class_weight: got {self.class_weight!r}, allowed: 1 or more")
+        if not 1 <= self.class_weight <= _MOST_CLASS_WEIGHT:
+            raise ValueError(f"class_weight: got {self.class_weight!r}, allowed: 1 to {_MOST_CLASS_WEIGHT}")
         if self.preemption == "swap" and not self.host_cache_memory:
             raise ValueError("preemption: got 'swap', allowed with host_cache_memory 0: auto, recompute")
         if self.tbt_target_ms is not None and self.token_budget == "fixed":

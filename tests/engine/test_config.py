@@ -1,6 +1,7 @@
 """Settings are checked when they are made."""
 
 from dataclasses import FrozenInstanceError
+from math import inf
 from typing import Any
 
 import pytest
@@ -23,7 +24,12 @@ from orcastream.engine import EngineConfig
             {"max_num_batched_tokens": 16, "max_batch_size": 32},
             "max_batch_size: got 32, allowed: at most max_num_batched_tokens, which is 16",
         ),
-        ({"max_adapters": -1}, "max_adapters: got -1, allowed: 0 or more"),
+        ({"max_adapters": -1}, "max_adapters: got -1, allowed: an integer of at least 0"),
+        ({"max_adapters": 1.5}, "max_adapters: got 1.5, allowed: an integer of at least 0"),
+        ({"host_cache_memory": 1e9}, "host_cache_memory: got 1000000000.0, allowed: an integer of at least 0"),
+        ({"class_weight": inf}, "class_weight: got inf, allowed: 1 to 1000"),
+        ({"class_weight": 1e200}, r"class_weight: got 1e\+200, allowed: 1 to 1000"),
+        ({"tbt_target_ms": inf, "token_budget": "adaptive"}, "tbt_target_ms: got inf, allowed: more than 0"),
         ({"max_adapter_rank": 0}, "max_adapter_rank: got 0, allowed: an integer of at least 1"),
         ({"preemption": "swap"}, "preemption: got 'swap', allowed with host_cache_memory 0: auto, recompute"),
         ({"tbt_target_ms": 5.0}, "tbt_target_ms: got 5.0, allowed with token_budget fixed: None"),
