@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Integral
 
 from orcastream.schemas.limits import MAX_LENGTH_PENALTY
 
@@ -22,9 +23,9 @@ class Beam:
     early_stopping: bool = False
 
     def __post_init__(self) -> None:
-        if not self.width >= 1:
-            raise ValueError(f"beam_width: got {self.width}, allowed: at least 1")
-        if not 1 <= self.num_return <= self.width:
+        if not isinstance(self.width, Integral) or self.width < 1:
+            raise ValueError(f"beam_width: got {self.width}, allowed: an integer of at least 1")
+        if not isinstance(self.num_return, Integral) or not 1 <= self.num_return <= self.width:
             raise ValueError(f"num_return: got {self.num_return}, allowed: 1 to beam_width ({self.width})")
         if not abs(self.length_penalty) <= MAX_LENGTH_PENALTY:
             most = MAX_LENGTH_PENALTY

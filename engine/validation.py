@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Container
 from math import inf, isfinite
+from numbers import Integral
 
 from orcastream.engine.request import INTERNAL, Request, RequestState
 from orcastream.schemas.candidates import CHANGING_LOGITS
@@ -68,11 +69,11 @@ def _check_service(request: Request) -> None:
 def _check_prompt_logprobs(request: Request) -> None:
     """Check the number of log probabilities, and how many were reported before."""
     count, told = request.prompt_logprobs, request.prompt_told
-    if count is not None and not 0 <= count <= MAX_LOGPROBS:
+    if count is not None and not (isinstance(count, Integral) and 0 <= count <= MAX_LOGPROBS):
         raise InvalidRequest("prompt_logprobs", count, f"0 to {MAX_LOGPROBS}, or None")
     if count is not None and request.beam is not None:
         raise InvalidRequest("prompt_logprobs", count, "None with a beam search")
-    if not 0 <= told <= len(request.prompt_ids):
+    if not isinstance(told, Integral) or not 0 <= told <= len(request.prompt_ids):
         raise InvalidRequest("prompt_told", told, f"0 to {len(request.prompt_ids)}, the tokens of the prompt")
 
 

@@ -318,6 +318,14 @@ def test_a_length_penalty_that_leaves_no_finite_score_is_refused(penalty: float)
         Beam(2, length_penalty=penalty)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "field"), [((0,), "beam_width"), ((2.5,), "beam_width"), ((2, 3), "num_return"), ((2, 1.5), "num_return")]
+)
+def test_a_width_that_is_no_number_of_hypotheses_is_refused(sizes: tuple[Any, ...], field: str) -> None:
+    with pytest.raises(ValueError, match=f"^{field}: got {sizes[-1]}"):
+        Beam(*sizes)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_the_likeliest_few_of_each_hypothesis_decide(seed: int) -> None:
     """The result equals that of ranking all candidates of all hypotheses together, including ties."""

@@ -247,7 +247,13 @@ def test_a_prompt_without_finite_scores_ends_alone(make_model: MakeModel, make_e
 
 @pytest.mark.parametrize(
     ("fields", "field"),
-    [({"count": 21}, "prompt_logprobs"), ({"count": -1}, "prompt_logprobs"), ({"prompt_told": 51}, "prompt_told")],
+    [
+        ({"count": 21}, "prompt_logprobs"),
+        ({"count": -1}, "prompt_logprobs"),
+        ({"count": 1.5}, "prompt_logprobs"),
+        ({"prompt_told": 51}, "prompt_told"),
+        ({"prompt_told": 0.5}, "prompt_told"),
+    ],
 )
 def test_unsupported_requests_are_refused(fields: dict[str, Any], field: str, make_engine: MakeEngine) -> None:
     with pytest.raises(InvalidRequest, match=rf"^{field}: got"):
