@@ -46,8 +46,8 @@ class AdapterShelf:
     """Holds at most `max_adapters`, each read when a request first asks for it, alongside the engine's iterations.
 
     If there is no room, the least recently requested adapter without a holder is evicted. If all are held, a request
-    for another adapter waits for room, and later requests queue after it, whatever adapter they need. Used on the
-    event loop.
+    for another adapter waits for room, and later requests queue after it, whatever adapter they need. A read cannot be
+    interrupted: the next one begins after it, even if its request has left. Used on the event loop.
     """
 
     def __init__(self, folders: Mapping[str, Path], adapters: "Adapters | None", max_adapters: int) -> None:
@@ -60,6 +60,8 @@ class AdapterShelf:
         self._turn = asyncio.Lock()
         self._freed = asyncio.Event()
         self._place_wanted = False
+        self._reading: asyncio.Task[_Resident] | None = None
+        """The last read, which goes on in its thread if the request that it was for leaves."""
         self.reads = 0
         """How often an adapter was read."""
         self.evictions = 0
@@ -84,7 +86,7 @@ class AdapterShelf:
         """Return the adapter with that name, one of `names`. Raises UnsupportedAdapter or OSError if unreadable."""
         if not self.at_hand(name):
             async with self._turn:
-                return self._held(name, self._resident.get(name) or await self._read(name))
+                return self._held(name, await self._brought(name))
         return self._held(name, self._resident[name])
 
     def released(self) -> None:
@@ -95,12 +97,20 @@ class AdapterShelf:
         self._resident.move_to_end(name)
         return HeldAdapter(self, resident)
 
-    async def _read(self, name: str) -> _Resident:
+    async def _brought(self, name: str) -> _Resident:
+        if self._reading is not None and not self._reading.done():
+            await asyncio.wait([self._reading])  # what it reads takes a place, too
+        if name in self._resident:
+            return self._resident[name]
         if self._adapters is None:
             raise UnsupportedAdapter(f"{name}: the engine reads no adapters")
         await self._free_place()
+        self._reading = asyncio.create_task(self._read(name, self._adapters))
+        return await asyncio.shield(self._reading)
+
+    async def _read(self, name: str, adapters: "Adapters") -> _Resident:
         begun_s = time.monotonic()
-        adapter = await aside(partial(self._adapters.read, name, self._folders[name]))
+        adapter = await aside(partial(adapters.read, name, self._folders[name]))
         self.reads += 1
         log.info("adapter read", extra={"adapter": name, "seconds": round(time.monotonic() - begun_s, 3)})
         resident = self._resident[name] = _Resident(adapter)

@@ -1,12 +1,13 @@
 """The adapters that a worker holds in memory: bounded in number, never evicted while in use, and no wait is endless."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedAdapter
+from orcastream.engine import Adapter, EngineConfig, OrcaEngine, UnsupportedAdapter
 from orcastream.worker.adapter_folders import adapter_folders
 from orcastream.worker.adapter_shelf import AdapterShelf, HeldAdapter
 from tests.engine.conftest import build
@@ -109,6 +110,37 @@ async def test_an_abandoned_wait_blocks_no_other(make: Make) -> None:
     given_up.cancel()
     held.release()
     assert (await other).adapter.name == "c"
+
+
+async def test_an_abandoned_read_keeps_its_place(
+    make: Make, engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread cannot be interrupted: until it ends, and afterwards, it counts towards the bound."""
+    assert engine.adapters is not None
+    read, begun, go_on = engine.adapters.read, threading.Semaphore(0), threading.Event()
+    names: list[str] = []
+
+    def slow(name: str, folder: Path) -> Adapter:
+        names.append(name)
+        begun.release()
+        go_on.wait()
+        return read(name, folder)
+
+    monkeypatch.setattr(engine.adapters, "read", slow)
+    shelf = make(1)
+    given_up = asyncio.create_task(shelf.hold("a"))
+    await asyncio.to_thread(begun.acquire)
+    given_up.cancel()
+    other = asyncio.create_task(shelf.hold("b"))
+    again = asyncio.create_task(shelf.hold("a"))
+    try:
+        await turns()
+        assert names == ["a"]
+    finally:
+        go_on.set()
+    (await other).release()
+    assert (await again).adapter.name == "a"
+    assert (names, shelf.num_resident, shelf.evictions) == (["a", "b", "a"], 1, 2)
 
 
 async def test_an_unreadable_adapter(engine: OrcaEngine, folder: Path, tmp_path: Path) -> None:
