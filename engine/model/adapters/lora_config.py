@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import sqrt
 from pathlib import Path
+from sys import float_info
 from typing import Any, TypeVar
 
 from orcastream.engine.errors import UnsupportedAdapter
@@ -100,7 +101,8 @@ def _rank(name: str, value: object) -> int:
 
 
 def _number(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
+    # An integer may be too large for `isfinite`.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= float_info.max:
         raise UnsupportedAdapter(f"{name}: got {value!r}, allowed: a number")
     return value
 

@@ -55,6 +55,7 @@ def change_weights(folder: Path, change: Callable[[Weights], object]) -> None:
         ({"peft_type": "IA3"}, "peft_type: got 'IA3', allowed: LORA"),
         ({"task_type": "SEQ_CLS"}, "task_type: got 'SEQ_CLS', allowed: CAUSAL_LM"),
         ({"use_dora": True}, "use_dora: got True, allowed: nothing (it is not computed here)"),
+        ({"lora_alpha": 10**400}, "lora_alpha: got 1000"),
         ({"lora_bias": True}, "lora_bias: got True, allowed: nothing"),
         ({"bias": "all"}, "bias: got 'all', allowed: none"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save: got ['lm_head'], allowed: nothing"),
