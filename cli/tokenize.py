@@ -1,5 +1,6 @@
 """`orcastream tokenize`: print token ids for producers that use Redis directly and have no tokenizer."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = load_settings(TokenizeSettings, arguments, "tokenize")
     text = _text(settings.text)
     try:
-        tokenizer = Tokenizer.load(settings.model or demo_model())
+        tokenizer = Tokenizer.load(os.path.expanduser(settings.model) or demo_model())
         ids = tokenizer.chat([{"role": "user", "content": text}]) if settings.chat else tokenizer.encode(text)
     except (ModelFilesError, NoChatTemplate, InvalidRequest) as error:
         raise UserError(str(error)) from None

@@ -57,6 +57,23 @@ class ModelConfig:
         return cls(ModelLimits(vocab_size, length), eos, str(architectures[0]))
 
 
+def why_missing(model: str, error: Exception) -> str:
+    """Return why a model cannot be read: where `error` cites the hub's rule for ids, that no such directory exists."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # it has no list of exports
+
+    path = Path(model)
+    if path.is_dir():
+        return str(error)
+    if path.exists():
+        return "not a directory"
+    try:
+        validate_repo_id(model)
+    except HFValidationError:
+        return "no such directory"
+    return str(error)
+
+
 def _lookup(config: Mapping[str, Any], text: Mapping[str, Any]) -> Callable[[str], object]:
     """Return a look-up of fields as the worker sees them, or in the bare file if the architecture has no name."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -89,7 +106,8 @@ def _read(model: str, name: str) -> dict[str, Any] | None:
         try:
             path = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
         except OSError as error:
-            raise ModelFilesError(f"model: got {model!r}, allowed: a directory or hub id ({error})") from None
+            why = why_missing(model, error)
+            raise ModelFilesError(f"model: got {model!r}, allowed: a directory or hub id ({why})") from None
     if path is None or not Path(path).is_file():
         return None
     try:

@@ -12,7 +12,7 @@ from orcastream.text.control_tokens import ControlTokens
 from orcastream.text.encode_parts import encode_parts
 from orcastream.text.fewest_tokens import FewestTokens
 from orcastream.text.literal_tokenizer import LiteralTokenizer
-from orcastream.text.model_config import ModelConfig, ModelFilesError
+from orcastream.text.model_config import ModelConfig, ModelFilesError, why_missing
 from orcastream.text.text_cuts import TextCuts
 from orcastream.text.token_bytes import TokenBytes
 
@@ -66,8 +66,9 @@ class Tokenizer:
                 raise ModelFilesError(
                     f"model: got {model!r}, allowed: one without code of its own (auto_map), which is never run"
                 ) from None
+            why = why_missing(model, error)
             raise ModelFilesError(
-                f"model: got {model!r}, allowed: a directory or hub id with a tokenizer ({error})"
+                f"model: got {model!r}, allowed: a directory or hub id with a tokenizer ({why})"
             ) from None
         try:
             eos = ModelConfig.load(model).eos_token_ids

@@ -153,3 +153,12 @@ def test_tokenize_names_a_missing_model(capsys: pytest.CaptureFixture[str], tmp_
     error = capsys.readouterr().err
     assert error.startswith(f"orcastream tokenize: model: got '{tmp_path}', allowed: ")
     assert error.count("\n") == 1
+
+
+def test_tokenize_names_a_path_that_does_not_exist(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["tokenize", "--model", "~/nope", "text"]) == 2
+    told = f"model: got '{tmp_path}/nope', allowed: a directory or hub id with a tokenizer (no such directory)"
+    assert capsys.readouterr().err == f"orcastream tokenize: {told}\n"

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,17 @@ def test_missing_models_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[")
     with pytest.raises(ModelFilesError, match="not JSON"):
         ModelConfig.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(("path", "why"), [("nowhere", "no such directory"), ("file", "not a directory")])
+@pytest.mark.parametrize("load", [Tokenizer.load, ModelConfig.load])
+def test_a_path_that_leads_to_no_directory_is_no_wrong_hub_id(
+    tmp_path: Path, path: str, why: str, load: Callable[[str], object]
+) -> None:
+    (tmp_path / "file").touch()
+    told = rf"^model: got '{tmp_path / path}', allowed: a directory or hub id.* \({why}\)$"
+    with pytest.raises(ModelFilesError, match=told):
+        load(str(tmp_path / path))
 
 
 def test_works_silently_without_torch(model: Path) -> None:
