@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from orcastream.broker.errors import BrokerError
 from orcastream.gateway.errors import ApiError
-from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.intake import Accepted, Received, accept, receive
 from orcastream.gateway.openai.answer_shape import AnswerShape
 from orcastream.gateway.openai.encoded_json import encoded
@@ -52,9 +51,8 @@ async def generate(gateway: Gateway, endpoint: GenerationEndpoint, request: Requ
     received = await receive(gateway, endpoint, request)
     replies = await enqueue_all(received, telemetry)
     shape, sessions = replies[0].shape, [reply.session for reply in replies]
-    headers = {REQUEST_ID: shape.id}
     if received.asked.options.stream:
-        return _stream(replies, headers)
+        return _stream(replies)
     return await answer_whole(whole(replies), sessions, request, shape.id)
 
 
@@ -108,7 +106,7 @@ async def close_all(sessions: Sequence[ReplySession], *, left: bool) -> None:
         await session.close(left=left)
 
 
-def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
+def _stream(replies: Sequence[Reply]) -> Response:
     """Answer as a stream of events.
 
     With several prompts, events have no ids to resume from: each prompt has its own log.
@@ -119,7 +117,7 @@ def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
     ]
     events = stream(written, first.shape.id, first.session.failed)
     sessions = [reply.session for reply in replies]
-    return EventStream(events, headers=headers, closed=partial(close_all, sessions))
+    return EventStream(events, closed=partial(close_all, sessions))
 
 
 async def whole(replies: Sequence[Reply], most_bytes: int | None = None) -> bytes:
@@ -135,7 +133,6 @@ async def answer_whole(
     answer: Awaitable[bytes], sessions: Sequence[ReplySession], request: Request, request_id: str
 ) -> Response:
     """Return the answer as JSON, unless the client leaves before. Closes the sessions. Raises ApiError."""
-    headers = {REQUEST_ID: request_id}
     gathering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(disconnected(request.receive))
     try:
@@ -152,10 +149,9 @@ async def answer_whole(
     if left:
         return Response(status_code=499)
     try:
-        return Response(gathering.result(), headers=headers, media_type="application/json")
+        return Response(gathering.result(), media_type="application/json")
     except (ApiError, BrokerError) as error:
         told = as_api_error(error, request_id)
-        told.headers.update(headers)
         told.refused = False
         sessions[0].failed(told)
         raise told from None

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orcastream.gateway.errors import gateway_stopping, not_found
-from orcastream.gateway.http.request_id import REQUEST_ID
+from orcastream.gateway.http.request_id import name_request
 from orcastream.gateway.replies.answer import stream
 from orcastream.gateway.replies.reply_session import ReplySession
 from orcastream.gateway.replies.reply_writer import ReplyWriter
@@ -16,12 +16,13 @@ from orcastream.schemas.limits import ID_PATTERN
 
 
 async def find_request(gateway: Gateway, request: Request) -> Found:
-    """Return the request that the path names. Raises ApiError 404 if this tenant has no such request."""
+    """Return the request in the path, whose id the answer gets. Raises ApiError 404 if this tenant has no such one."""
     tenant = gateway.tenants.of(request.headers).tenant
     request_id = request.path_params["request_id"]
     found = await gateway.models.find(request_id, tenant) if ID_PATTERN.fullmatch(request_id) else None
     if found is None:
         raise not_found(request_id)
+    name_request(request.scope, found.shown_id)
     return found
 
 
@@ -31,14 +32,13 @@ def require_serving(gateway: Gateway) -> None:
         raise gateway_stopping()
 
 
-def read_on(request: Request, found: Found, shown_id: str, writer: ReplyWriter) -> Response:
+def read_on(request: Request, found: Found, writer: ReplyWriter) -> Response:
     """Stream the rest of the reply, as `writer` writes it; HEAD reads nothing, so its client is no reader."""
-    headers = {REQUEST_ID: shown_id}
     if request.method == "HEAD":
-        return head_of_stream(headers)
+        return head_of_stream()
     session = _session(found)
-    parts = stream([(session.updates(), writer)], shown_id, session.failed)
-    return EventStream(parts, headers=headers, closed=session.close)
+    parts = stream([(session.updates(), writer)], found.shown_id, session.failed)
+    return EventStream(parts, closed=session.close)
 
 
 def _session(found: Found) -> ReplySession:

@@ -5,7 +5,6 @@ from starlette.responses import JSONResponse, Response
 
 from orcastream.gateway.admission.query import check_query, read_flag
 from orcastream.gateway.admission.single_header import single_header
-from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.answer_shape import AnswerShape
 from orcastream.gateway.openai.endpoints import RESPONSES
@@ -25,7 +24,7 @@ from orcastream.gateway.service import Gateway
 async def events(gateway: Gateway, request: Request) -> Response:
     """GET: the reply after `Last-Event-ID`, or from its start, whichever gateway accepted the request."""
     require_serving(gateway)
-    found, shown = await find_request(gateway, request), request.path_params["request_id"]
+    found = await find_request(gateway, request)
     check_query(request, "include_usage")
     usage = UsageWanted(at_end=read_flag(request, "include_usage"))
     last_event_id = single_header(request.headers, "Last-Event-ID")
@@ -34,24 +33,24 @@ async def events(gateway: Gateway, request: Request) -> Response:
         response = await StoredResponse.read(found) or StoredResponse.unknown(found)
         writer: ReplyWriter = ResponseWriter(response.builder(), Behind(delivered=resume), id_lines=True)
     else:
-        writer = _chunk_writer(found, shown, usage, resume)
+        writer = _chunk_writer(found, usage, resume)
     log_event("resumed", request=found.request_id, behind=last_event_id)
-    return read_on(request, found, shown, writer)
+    return read_on(request, found, writer)
 
 
-def _chunk_writer(found: Found, shown: str, usage: UsageWanted, resume: Delivered | None) -> EventWriter:
+def _chunk_writer(found: Found, usage: UsageWanted, resume: Delivered | None) -> EventWriter:
     model, origin = found.model, found.origin
-    shape = AnswerShape.of(shown, found.shown_model, origin.ref, model.redis.now_ms, usage)
+    shape = AnswerShape.of(found.shown_id, found.shown_model, origin.ref, model.redis.now_ms, usage)
     text = ReplyText(model.tokenizer, resume, split=found.request_id if shape.endpoint.splits else None)
     return EventWriter(shape, text, resumed=resume is not None, id_lines=True)
 
 
 async def cancel(gateway: Gateway, request: Request) -> Response:
     """DELETE: cancel the request. `cancelled` is false if it had already ended."""
-    found, shown = await find_request(gateway, request), request.path_params["request_id"]
+    found = await find_request(gateway, request)
     check_query(request)
     cancelled = await cancel_found(found)
-    return JSONResponse({"id": shown, "object": "request", "cancelled": cancelled}, headers={REQUEST_ID: shown})
+    return JSONResponse({"id": found.shown_id, "object": "request", "cancelled": cancelled})
 
 
 async def cancel_found(found: Found) -> bool:

@@ -88,6 +88,11 @@ class Found:
     origin: Origin
 
     @property
+    def shown_id(self) -> str:
+        """The client's id of the request."""
+        return self.model.ids.shown(self.request_id, self.origin.tenant)
+
+    @property
     def shown_model(self) -> str:
         """The model's name for clients, as far as it is still known."""
         adapter = "" if self.origin.request is None else self.origin.request.payload.adapter

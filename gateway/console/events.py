@@ -35,14 +35,14 @@ class ConsoleEvents:
         if self._gateway.shutdown.stopping:
             raise gateway_stopping()
         if request.method == "HEAD":
-            return head_of_stream({})
+            return head_of_stream()
         stack = AsyncExitStack()
         viewer = await stack.enter_async_context(self._feed.watching(request.headers.get("last-event-id", "")))
 
         async def closed(*, left: bool) -> None:
             await stack.aclose()
 
-        return EventStream(self._events(viewer, tenant), headers={}, closed=closed)
+        return EventStream(self._events(viewer, tenant), closed=closed)
 
     async def _events(self, viewer: Viewer, tenant: str) -> AsyncGenerator[bytes]:
         silent_s = 0.0

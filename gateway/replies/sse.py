@@ -23,9 +23,9 @@ def event(data: Mapping[str, Any]) -> bytes:
     return b"data: %b\n\n" % encoded(data)
 
 
-def head_of_stream(headers: Mapping[str, str]) -> Response:
+def head_of_stream() -> Response:
     """Return the answer to HEAD at the address of a stream: its headers, without reading anything."""
-    response = Response(headers={**_HEADERS, **headers}, media_type=EventStream.media_type)
+    response = Response(headers=_HEADERS, media_type=EventStream.media_type)
     del response.headers["content-length"]
     return response
 
@@ -38,10 +38,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, events: AsyncGenerator[bytes], *, headers: Mapping[str, str], closed: Callable[..., Awaitable[None]]
-    ) -> None:
-        super().__init__(headers={**_HEADERS, **headers})
+    def __init__(self, events: AsyncGenerator[bytes], *, closed: Callable[..., Awaitable[None]]) -> None:
+        super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._closed = closed

@@ -12,7 +12,6 @@ from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue
 from orcastream.gateway.admission.query import check_query, read_flag, read_number
 from orcastream.gateway.errors import not_found
-from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.listing import PageQuery, list_object
 from orcastream.gateway.log import log_event
@@ -48,8 +47,8 @@ async def retrieve(gateway: Gateway, request: Request) -> Response:
         require_serving(gateway)
         log_event("resumed", request=stored.found.request_id, behind=after)
         writer = ResponseWriter(stored.builder(), Behind(number=-1 if after is None else after))
-        return read_on(request, stored.found, stored.id, writer)
-    return _told(stored, (await stored.now(gateway.offload)).response())
+        return read_on(request, stored.found, writer)
+    return _told((await stored.now(gateway.offload)).response())
 
 
 async def cancel(gateway: Gateway, request: Request) -> Response:
@@ -58,7 +57,7 @@ async def cancel(gateway: Gateway, request: Request) -> Response:
     stored = await _stored(gateway, request)
     if await cancel_found(stored.found):
         await _end_of(stored.found)
-    return _told(stored, (await stored.now(gateway.offload)).response())
+    return _told((await stored.now(gateway.offload)).response())
 
 
 async def delete(gateway: Gateway, request: Request) -> Response:
@@ -73,7 +72,7 @@ async def delete(gateway: Gateway, request: Request) -> Response:
     if origin is not None and origin.request is None:  # the reply has ended, and no worker needs it for cleaning up
         await model.patiently(lambda link: RequestQueue(link, model.keys).forget_reply(request_id))
     log_event("deleted", request=request_id)
-    return _told(stored, {"id": stored.id, "object": "response", "deleted": True})
+    return _told({"id": stored.id, "object": "response", "deleted": True})
 
 
 async def input_items(gateway: Gateway, request: Request) -> Response:
@@ -83,7 +82,7 @@ async def input_items(gateway: Gateway, request: Request) -> Response:
     query = PageQuery.read(request, default=_DEFAULT_ITEMS, most=_MAX_ITEMS)
     stored = await _stored(gateway, request)
     page = query.page(query.behind(stored.record.items, lambda item: str(item["id"])))
-    return _told(stored, list_object(page.items, has_more=page.has_more))
+    return _told(list_object(page.items, has_more=page.has_more))
 
 
 async def _stored(gateway: Gateway, request: Request) -> StoredResponse:
@@ -110,5 +109,5 @@ def _check_include(request: Request) -> None:
     )
 
 
-def _told(stored: StoredResponse, body: dict[str, object]) -> Response:
-    return Response(encoded(body), headers={REQUEST_ID: stored.id}, media_type="application/json")
+def _told(body: dict[str, object]) -> Response:
+    return Response(encoded(body), media_type="application/json")

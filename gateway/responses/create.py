@@ -12,7 +12,6 @@ from starlette.responses import Response
 from orcastream.broker.loss import Watch
 from orcastream.gateway.errors import ApiError, unavailable
 from orcastream.gateway.generate import answer_whole
-from orcastream.gateway.http.request_id import REQUEST_ID
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.intake import Accepted, Received, accept, receive
 from orcastream.gateway.openai.encoded_json import encoded
@@ -52,14 +51,13 @@ async def create(gateway: Gateway, request: Request) -> Response:
     record, accepted = await _accept(received, options, telemetry)
     shown = accepted.shown_id
     builder = ResponseBuilder(record.shape(shown), ReplyText(received.model.tokenizer, split=accepted.request.id))
-    headers = {REQUEST_ID: shown}
     if options.stream:
         session = accepted.session()
         events = stream([(session.updates(), ResponseWriter(builder))], shown, session.failed)
-        return EventStream(events, headers=headers, closed=session.close)
+        return EventStream(events, closed=session.close)
     if options.background:
         body = encoded(await _in_background(gateway, accepted, builder))
-        return Response(body, headers=headers, media_type="application/json")
+        return Response(body, media_type="application/json")
     session = accepted.session()
     return await answer_whole(_whole(session, builder), [session], request, shown)
 

@@ -41,7 +41,7 @@ class StoredResponse:
     @property
     def id(self) -> str:
         """The client's id."""
-        return self.found.model.ids.shown(self.found.request_id, self.found.origin.tenant)
+        return self.found.shown_id
 
     def builder(self) -> ResponseBuilder:
         """Return a new builder that takes the reply from its start."""

@@ -67,6 +67,30 @@ async def test_the_id_of_a_refused_request_is_its_own(stage: Stage, caplog: pyte
             assert refused[-1]["request"] == caught.value.request_id
 
 
+async def test_answers_about_a_request_have_its_id(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway(api_keys={"key": "tenant"})
+    http, queued = served.http(), served.model.ids.in_queue("cmpl-mine", "tenant")
+    http.headers["Authorization"] = "Bearer key"
+    created = await http.post("/v1/completions", json={**BODY, "request_id": "cmpl-mine"})
+    responded = await http.post("/v1/responses", json={"model": MODEL, "input": "x", "request_id": "resp_mine"})
+    assert [answer.headers["x-request-id"] for answer in (created, responded)] == ["cmpl-mine", "resp_mine"]
+    for status, method, path in (
+        (200, "HEAD", "requests/cmpl-mine/events"),
+        (200, "GET", "requests/cmpl-mine/events"),
+        (200, "GET", f"requests/{queued}/events"),
+        (400, "GET", "requests/cmpl-mine/events?wrong=1"),
+        (200, "DELETE", "requests/cmpl-mine"),
+        (404, "GET", "responses/cmpl-mine"),
+        (200, "GET", "responses/resp_mine"),
+        (200, "GET", "responses/resp_mine?stream=true"),
+        (200, "DELETE", "responses/resp_mine"),
+    ):
+        answer = await http.request(method, f"/v1/{path}")
+        wanted = "resp_mine" if "resp_mine" in path else "cmpl-mine"
+        assert (answer.status_code, answer.headers.get_list("x-request-id")) == (status, [wanted]), path
+
+
 async def raw(url: str, request: bytes) -> httpx.Response:
     """Send bytes; return the answer to them."""
     reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
