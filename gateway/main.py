@@ -5,6 +5,7 @@ import gc
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -12,7 +13,8 @@ import uvicorn
 import uvloop
 
 from orcastream.gateway.app import create_app
-from orcastream.gateway.http.connection import Connections
+from orcastream.gateway.http.connection import BoundedConnection
+from orcastream.gateway.http.connections import Connections
 from orcastream.gateway.http.descriptors import allow_descriptors
 from orcastream.gateway.http.guards import connection_limits
 from orcastream.gateway.http.url_secrets import WithoutSecrets
@@ -55,7 +57,7 @@ async def serve(
     connections = Connections(connection_limits(settings), settings.cors_origins)
     config = uvicorn.Config(
         create_app(gateway),
-        http=connections.protocol,  # type: ignore[arg-type]  # called as the class would be
+        http=partial(BoundedConnection, connections),  # type: ignore[arg-type]  # called as the class would be
         ws="none",
         log_config=None,
         access_log=settings.access_log,

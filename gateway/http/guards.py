@@ -8,7 +8,7 @@ from starlette.middleware.cors import CORSMiddleware
 from orcastream.gateway.admission.body_limit import BodyLimit
 from orcastream.gateway.batches.form import FILES_PATH, MAX_FORM_BYTES
 from orcastream.gateway.errors import ApiError
-from orcastream.gateway.http.connection import ConnectionLimits
+from orcastream.gateway.http.connections import ConnectionLimits
 from orcastream.gateway.http.cross_origin import EXPOSED_HEADERS, METHODS
 from orcastream.gateway.http.host_check import HostCheck, hosts_for
 from orcastream.gateway.http.origin_check import OriginCheck

@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import Collection, Iterable
-from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from orcastream.gateway.errors import ApiError
+from orcastream.gateway.http.arrival import MAX_HEADER_BYTES
 from orcastream.gateway.http.cross_origin import readable_by
 from orcastream.gateway.http.request_id import REQUEST_ID, new_request_id
-
-MAX_HEADER_BYTES: Final = 64 * 1024
-"""The headers of one request, including its first line."""
 
 
 def headers_too_large() -> ApiError:

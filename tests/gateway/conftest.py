@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
@@ -12,7 +13,8 @@ import pytest
 import uvicorn
 
 from orcastream.gateway.app import create_app
-from orcastream.gateway.http.connection import Connections
+from orcastream.gateway.http.connection import BoundedConnection
+from orcastream.gateway.http.connections import Connections
 from orcastream.gateway.http.guards import connection_limits
 from orcastream.gateway.served_model import ServedModel
 from orcastream.gateway.service import Gateway
@@ -124,7 +126,7 @@ class Stage:
         config = uvicorn.Config(
             create_app(gateway),
             port=port,
-            http=connections.protocol,  # type: ignore[arg-type]  # as in gateway/main.py
+            http=partial(BoundedConnection, connections),  # type: ignore[arg-type]  # as in gateway/main.py
             log_level="warning",
             timeout_graceful_shutdown=1,
         )
