@@ -36,7 +36,7 @@ class Following:
 
     async def __aenter__(self) -> Self:
         self._closing = asyncio.create_task(self._close_at_the_end())
-        self._timer = self._loop.call_later(self._keep_alive_s, self._watch)
+        self._watch_at(self._loop.time() + self._keep_alive_s)
         return self
 
     async def __aexit__(
@@ -63,16 +63,20 @@ class Following:
             await asyncio.sleep(0)
         return updates
 
+    def _watch_at(self, due_at: float) -> None:
+        self._due_at = due_at  # a timer cannot be asked: uvloop makes none for less than half a millisecond
+        self._timer = self._loop.call_at(due_at, self._watch)
+
     def _watch(self) -> None:
         now = self._loop.time()
-        if now - self._timer.when() > _STOPPED_S:
+        if now - self._due_at > _STOPPED_S:
             self._give_up_at = max(self._give_up_at, now + _READING_S)
         due_at = self.taken_at + self._keep_alive_s
         if due_at <= now:
             self._is_overdue = now > self._give_up_at
             self._subscription.nudge()
             due_at = now + self._keep_alive_s
-        self._timer = self._loop.call_at(due_at, self._watch)
+        self._watch_at(due_at)
 
     async def _close_at_the_end(self) -> None:
         await self._ending.wait()

@@ -4,10 +4,12 @@ import asyncio
 import time
 
 import pytest
+import uvloop
 
 from orcastream.broker.subscription import ReplyState, Subscription, Update
 from orcastream.gateway.errors import ApiError
 from orcastream.gateway.replies.follow import Following
+from tests.patience import PATIENCE_S
 
 UPDATE = Update((0,), (0,), 1)
 
@@ -57,3 +59,14 @@ async def test_a_stopped_process_reads_what_came_meanwhile(
         assert await following.take() == []
         state.publish(UPDATE)
         assert await following.take() == [UPDATE]
+
+
+def test_silence_is_noticed_however_little_is_left_of_it(subscription: Subscription) -> None:
+    """uvloop, which gateways use, makes no timers for less than half a millisecond."""
+
+    async def follow() -> None:
+        following = Following(subscription, asyncio.Event(), keep_alive_s=0.0001, give_up_at=float("inf"))
+        async with asyncio.timeout(PATIENCE_S), following:
+            assert [await following.take() for _ in range(3)] == [[]] * 3
+
+    uvloop.run(follow())
