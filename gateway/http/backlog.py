@@ -7,7 +7,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 _PIECE_BYTES: Final = 4096
 """What is parsed at once: the requests of so many bytes may wait behind another."""
-_MUCH_BYTES: Final = 64 * 1024
+MUCH_BYTES: Final = 64 * 1024
 """How much may arrive behind them before reading pauses: only a connection that is read tells that its client left."""
 
 
@@ -24,7 +24,7 @@ class Backlog:
     @property
     def is_much(self) -> bool:
         """Whether nothing more is read until they are parsed."""
-        return len(self._unparsed) > _MUCH_BYTES
+        return len(self._unparsed) > MUCH_BYTES
 
     def add(self, data: bytes) -> None:
         """Some bytes have arrived."""

@@ -9,7 +9,7 @@ from orcastream.gateway.errors import ApiError, gateway_stopping, unavailable
 from orcastream.gateway.http.arrival import Arrival
 from orcastream.gateway.http.backlog import Backlog, HeldFlow
 from orcastream.gateway.http.connections import Connections
-from orcastream.gateway.http.last_answer import not_in_time, whole_answer
+from orcastream.gateway.http.last_answer import not_in_time, too_much_behind, whole_answer
 from orcastream.gateway.http.request_parser import RequestParser
 from orcastream.gateway.http.sending import DROP_BYTES, send_after_body, send_without_chunks
 from orcastream.gateway.http.time_limit import TimeLimit
@@ -37,6 +37,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._time_limit = TimeLimit()
         """For the headers or the body being received."""
         self._backlog = Backlog()
+        self._hold_limit = TimeLimit()
+        """For the requests that nothing is read behind."""
         self._dropped_bytes = 0
         """What has arrived since the connection ended."""
         self._last: ApiError | None = None
@@ -59,6 +61,7 @@ class BoundedConnection(HttpToolsProtocol):
         """The client has left, or the server has closed the connection."""
         self._shared.lost(self.transport)
         self._time_limit.lift()
+        self._hold_limit.lift()
         self._unread.end()
         self._tell_left()
         super().connection_lost(exc)
@@ -79,6 +82,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._parse_piece(self._backlog.take())
         if self._backlog.is_much and not self._has_ended:
             self.flow.pause_reading()
+            self._hold_limit.set(self._limits.header_timeout_s, self._held_long)
         elif self.pipeline:  # uvicorn pauses
             self.flow.resume_reading()
 
@@ -123,6 +127,7 @@ class BoundedConnection(HttpToolsProtocol):
             error, self._last = self._last, None
             self._end(error)
             return
+        self._hold_limit.lift()
         self._parse()
         if self._has_ended:
             return
@@ -182,6 +187,13 @@ class BoundedConnection(HttpToolsProtocol):
             return
         self._end(not_in_time("body", self._limits.body_timeout_s))
 
+    def _held_long(self) -> None:
+        """Read on, so that a client that has left is noticed. One whose answer has begun is noticed by sending that."""
+        if self._served is not None and self._served.response_started:
+            self._hold_limit.set(self._limits.header_timeout_s, self._held_long)
+        else:
+            self._end(too_much_behind(self._limits.header_timeout_s))
+
     def _body_cut_short(self) -> None:
         if self._served is self.cycle:
             self._end(gateway_stopping())
@@ -192,6 +204,7 @@ class BoundedConnection(HttpToolsProtocol):
         An error of a request that came behind another is sent after that one's answer.
         """
         self._time_limit.lift()
+        self._hold_limit.lift()
         served = self._served
         if served is not None and served.response_complete:
             served = None

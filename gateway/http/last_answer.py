@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterable
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from orcastream.gateway.errors import ApiError
+from orcastream.gateway.errors import ApiError, unavailable
 from orcastream.gateway.http.arrival import MAX_HEADER_BYTES
+from orcastream.gateway.http.backlog import MUCH_BYTES
 from orcastream.gateway.http.cross_origin import readable_by
 from orcastream.gateway.http.request_id import REQUEST_ID, new_request_id
 
@@ -19,6 +20,12 @@ def headers_too_large() -> ApiError:
 def not_in_time(what: str, timeout_s: float) -> ApiError:
     """408 for headers or a body that did not arrive in time."""
     return ApiError(408, f"The {what} did not arrive within {timeout_s:g} s.", code=f"{what}_timeout")
+
+
+def too_much_behind(held_s: float) -> ApiError:
+    """503 for requests behind one whose answer takes so long that nothing more of its connection was read."""
+    told = f"The requests before it kept more than {MUCH_BYTES} bytes on this connection waiting for {held_s:g} s."
+    return unavailable(told, "connection_full")
 
 
 def whole_answer(error: ApiError, arrived: Iterable[tuple[bytes, bytes]], cors_origins: Collection[str]) -> bytes:

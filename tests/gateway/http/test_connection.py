@@ -368,6 +368,37 @@ def test_a_client_that_leaves_behind_later_requests_leaves_all(narrow: GatewayPr
         wait_logged(narrow, f"disconnected request=cmpl-left-{number}\n")
 
 
+def test_a_client_that_leaves_behind_more_than_is_held_is_noticed_in_time(
+    module_redis: RedisServer, tmp_path: Path
+) -> None:
+    with serving(module_redis, tmp_path, header_timeout_s=TIMES_S, log_level="debug") as gateway:
+        connection = connect(gateway, post(request_id="left-late", timeout=LONG_S))
+        wait_logged(gateway, "accepted request=cmpl-left-late ")
+        connection.sendall(LIVE * 100_000)  # more than all buffers take, so much is sent only once it is read again
+        connection.close()
+        wait_logged(gateway, "disconnected request=cmpl-left-late\n")
+
+
+@pytest.mark.parametrize("behind", [post(prompt="x" * 100_000), LIVE * 5000], ids=["body", "requests"])
+def test_what_is_held_too_long_behind_a_request_is_refused_after_its_answer(
+    impatient: GatewayProcess, behind: bytes
+) -> None:
+    with connect(impatient, post(timeout=TIMES_S * 3)) as connection:
+        connection.sendall(behind)
+        first, *between, last = all_of(connection).split(b"HTTP/1.1 ")[1:]
+    assert b'"code":"expired"' in first
+    assert {int(answer[:3]) for answer in between} <= {200}
+    assert (last[:3], error_of(last, "code")) == (b"503", "connection_full")
+
+
+def test_what_waits_behind_a_stream_is_answered_however_much_it_is(impatient: GatewayProcess) -> None:
+    with connect(impatient, post(timeout=TIMES_S * 3, stream=True)) as connection:
+        connection.sendall(LIVE * 5000 + LAST)
+        stream, *others = all_of(connection).split(b"HTTP/1.1 ")[1:]
+    assert b'"code":"expired"' in stream
+    assert [int(answer[:3]) for answer in others] == [200] * 5001
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("behind", "statuses"),
