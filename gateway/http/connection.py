@@ -41,6 +41,8 @@ class BoundedConnection(HttpToolsProtocol):
         """For the requests that nothing is read behind."""
         self._dropped_bytes = 0
         """What has arrived since the connection ended."""
+        self._stops_at: float | None = None
+        """When bodies must have arrived, by the loop's clock, since the server is stopping."""
         self._last: ApiError | None = None
         """The error that follows the answers to earlier requests; nothing is read any more."""
         self._served: RequestResponseCycle | None = None
@@ -131,7 +133,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._parse()
         if self._has_ended:
             return
-        if self._time_limit.is_set:  # what waited behind this answer has its time from here on
+        if self._time_limit.is_set or self._arrival.in_body:  # what waited behind this answer has its time from here on
             self._wait_for_more()
         self.flow.resume_reading()
         if not self._answering:
@@ -140,8 +142,9 @@ class BoundedConnection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Close once what is being served has been answered; a body has as long to arrive as streams have to end."""
         super().shutdown()
+        self._stops_at = self.loop.time() + self._limits.shutdown_grace_s
         if self._arrival.in_body:
-            self._time_limit.set(self._limits.shutdown_grace_s, self._body_cut_short)
+            self._wait_for_more()
 
     def pause_writing(self) -> None:
         """The client reads more slowly than data is sent."""
@@ -168,7 +171,9 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _wait_for_more(self) -> None:
         """Wait for the rest of a body or of headers, or for headers to begin."""
-        if self._arrival.in_body:
+        if self._arrival.in_body and self._stops_at is not None:
+            self._time_limit.set(max(0.0, self._stops_at - self.loop.time()), self._body_cut_short)
+        elif self._arrival.in_body:
             self._time_limit.set(self._limits.body_timeout_s, self._body_late)
         else:
             self._time_limit.set(self._limits.header_timeout_s, self._headers_late)

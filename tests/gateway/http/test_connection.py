@@ -470,11 +470,14 @@ def test_a_gateway_that_stops_answers_requests_whose_bodies_are_incomplete(
 ) -> None:
     incomplete = HEAD + b"\r\n{"
     with serving(module_redis, tmp_path, shutdown_grace_s=0.1) as gateway:
-        waiting = [connect(gateway, incomplete), connect(gateway, incomplete.replace(b"/v1/completions", b"/nowhere"))]
+        elsewhere = incomplete.replace(b"/v1/completions", b"/nowhere")
+        behind = [post(timeout=LONG_S, stream=stream) + incomplete for stream in (True, False)]
+        waiting = [connect(gateway, sent) for sent in (incomplete, elsewhere, *behind)]
         assert is_live(gateway)  # after it has read those
         gateway.signal(signal.SIGTERM)
-        answers = [all_of(connection) for connection in waiting]
-        assert [(status_of(answer), error_of(answer, "code")) for answer in answers] == [(503, "gateway_stopping")] * 2
+        answers = [all_of(connection).split(b"HTTP/1.1 ")[1:] for connection in waiting]
+        assert [len(each) for each in answers] == [1, 1, 2, 2]
+        assert {(each[-1][:3], error_of(each[-1], "code")) for each in answers} == {(b"503", "gateway_stopping")}
         assert gateway.wait() == 0
         assert "Traceback" not in gateway.log
 
