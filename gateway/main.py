@@ -14,7 +14,7 @@ import uvloop
 
 from orcastream.gateway.app import create_app
 from orcastream.gateway.http.connection import BoundedConnection
-from orcastream.gateway.http.connections import Connections
+from orcastream.gateway.http.connections import LAST_EVENTS_S, Connections
 from orcastream.gateway.http.descriptors import allow_descriptors
 from orcastream.gateway.http.guards import connection_limits
 from orcastream.gateway.http.url_secrets import WithoutSecrets
@@ -25,8 +25,8 @@ from orcastream.telemetry.leaving import leaving, on_stop
 from orcastream.telemetry.logs import set_up_logging
 from orcastream.telemetry.setup import Telemetry, start_telemetry
 
-_MARGIN_S = 5.0
-"""Time to write the last events after the shutdown grace."""
+_MARGIN_S = LAST_EVENTS_S + 1.0
+"""Time for all connections to close after the shutdown grace."""
 
 
 class _Server(uvicorn.Server):

@@ -8,10 +8,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from orcastream.gateway.errors import ApiError, gateway_stopping, unavailable
 from orcastream.gateway.http.arrival import Arrival
 from orcastream.gateway.http.backlog import Backlog, HeldFlow
-from orcastream.gateway.http.connections import Connections
+from orcastream.gateway.http.connections import LAST_EVENTS_S, Connections
 from orcastream.gateway.http.last_answer import not_in_time, too_much_behind, whole_answer
 from orcastream.gateway.http.request_parser import RequestParser
-from orcastream.gateway.http.sending import DROP_BYTES, send_after_body, send_without_chunks
+from orcastream.gateway.http.sending import DROP_BYTES, adapt
 from orcastream.gateway.http.time_limit import TimeLimit
 from orcastream.gateway.http.unread import Unread
 
@@ -20,10 +20,7 @@ CUT: Final = "orcastream.cut"
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection with timeouts for whatever the client owes.
-
-    A stream of events never counts as idle, however silent.
-    """
+    """A connection with timeouts for whatever the client owes; a stream of events is never idle, however silent."""
 
     parser: RequestParser  # type: ignore[assignment]  # has all that uvicorn calls
 
@@ -107,10 +104,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._time_limit.lift()
         self._shared.waiting.pop(self.transport, None)
         super().on_headers_complete()
-        if self.scope["http_version"] == "1.0":
-            self.cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
-            send_without_chunks(self.cycle)
-        send_after_body(self.cycle)
+        adapt(self.cycle)
 
     def on_message_complete(self) -> None:
         """The whole request has arrived."""
@@ -140,9 +134,13 @@ class BoundedConnection(HttpToolsProtocol):
             self._shared.waiting[self.transport] = None
 
     def shutdown(self) -> None:
-        """Close once what is being served has been answered; a body has as long to arrive as streams have to end."""
+        """Close once what is being served has been answered; a body has as long to arrive as streams have to end.
+
+        A client that does not read its answer is disconnected.
+        """
         super().shutdown()
         self._stops_at = self.loop.time() + self._limits.shutdown_grace_s
+        self.loop.call_at(self._stops_at + LAST_EVENTS_S, self.transport.abort)
         if self._arrival.in_body:
             self._wait_for_more()
 

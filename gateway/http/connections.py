@@ -5,6 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+LAST_EVENTS_S: Final = 4.0
+"""Time for clients to read the last events after the shutdown grace."""
 _LINGER_S: Final = 1.0
 _MOST_LINGERING: Final = 32
 """How long a connection waits for its client to close, and how many do, beside `max_connections`."""

@@ -13,7 +13,15 @@ _DROP_S: Final = 10.0
 """How much is dropped of a body that nobody has read, and for how long."""
 
 
-def send_without_chunks(cycle: RequestResponseCycle) -> None:
+def adapt(cycle: RequestResponseCycle) -> None:
+    """Let an answer be sent as its client's version of HTTP, and a body that still arrives, require."""
+    if cycle.scope["http_version"] == "1.0":
+        cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
+        _send_without_chunks(cycle)
+    _send_after_body(cycle)
+
+
+def _send_without_chunks(cycle: RequestResponseCycle) -> None:
     """Let the end of the connection be the end of an answer of unknown length: HTTP/1.0 has no chunks."""
     send = cycle.send
 
@@ -25,7 +33,7 @@ def send_without_chunks(cycle: RequestResponseCycle) -> None:
     cycle.send = send_as_it_is  # type: ignore[method-assign]  # this answer's alone
 
 
-def send_after_body(cycle: RequestResponseCycle) -> None:
+def _send_after_body(cycle: RequestResponseCycle) -> None:
     """Let an answer that needs no more of the request's body wait until the body is received and dropped.
 
     A client, or a proxy, that is still sending when the connection closes sees a reset instead of the answer. One that

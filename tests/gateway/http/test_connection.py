@@ -482,6 +482,20 @@ def test_a_gateway_that_stops_answers_requests_whose_bodies_are_incomplete(
         assert "Traceback" not in gateway.log
 
 
+def test_a_gateway_that_stops_does_not_wait_for_a_client_that_reads_nothing(
+    module_redis: RedisServer, tmp_path: Path
+) -> None:
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(module_redis, tmp_path, shutdown_grace_s=0) as gateway, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", gateway.port))
+        connection.sendall(asked * 1000)
+        wait_logged(gateway, "/openapi.json")
+        gateway.signal(signal.SIGTERM)
+        assert gateway.wait() == 0
+        assert "Traceback" not in gateway.log
+
+
 @pytest.mark.parametrize("path", [b"/v1/completions", b"/v1/files"])
 @pytest.mark.parametrize("codings", [b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked"])
 def test_a_body_in_another_transfer_coding_than_chunks_is_refused(
