@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine
-from orcastream.engine.attention import TorchBackend
+from orcastream.engine.attention import AttentionBackend, TorchBackend, TritonBackend
 from orcastream.engine.model.decoder_model import ATTRIBUTE
 from orcastream.engine.model.load import load_model_config
 from orcastream.engine.model.passes.fuse_decoder import FuseDecoder
@@ -68,18 +68,19 @@ def test_a_fused_decoder_leaves_adapters_to_the_modules(cuda: EmulatedCuda, tmp_
     assert with_adapter(fused("llama")) == with_adapter(build("llama", num_hidden_layers=2).to("cuda"))
 
 
-def prepared(folder: Path, family: str, settings: dict[str, Any], **changes: Any) -> PreTrainedModel:
+def prepared(
+    folder: Path, family: str, settings: dict[str, Any], backend: type[AttentionBackend] = TorchBackend, **changes: Any
+) -> PreTrainedModel:
     """Return a saved model as `OrcaEngine.load` prepares it, with the torch backend, which is faster here."""
     with quiet():
         build(family, **changes).save_pretrained(folder)
     config = EngineConfig(str(folder), **settings)
-    return prepare_model(config, load_model_config(config), torch.device("cuda"), TorchBackend(), 128)
+    return prepare_model(config, load_model_config(config), torch.device("cuda"), backend(), 128)
 
 
 @pytest.mark.parametrize(
     ("family", "settings", "is_fused"),
     [
-        ("qwen3", {}, True),
         ("qwen3", {"self_check": False}, True),
         ("qwen3", {"model_passes": "off"}, False),
         ("granite", {}, False),
@@ -95,9 +96,17 @@ def test_only_models_of_the_kind_are_fused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Granite has the parts of a llama, but multiplies their outputs by its own factors."""
-    changes = {"residual_multiplier": 0.95} if family == "granite" else {}
+    changes: dict[str, Any] = {"residual_multiplier": 0.95} if family == "granite" else {}
     assert hasattr(prepared(tmp_path, family, settings, **changes), ATTRIBUTE) == is_fused
-    assert ("decoder does not fit this model" in caplog.text) == (family == "granite" and not settings)
+    assert ("decoder does not fit this model" in caplog.text) == (not settings)
+
+
+def test_a_fused_decoder_and_the_attention_kernels_pass_the_self_check(
+    cuda: EmulatedCuda, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert hasattr(prepared(tmp_path, "qwen3", {}, TritonBackend), ATTRIBUTE)
+    assert {"norm_kernel", "prefill_kernel", "split_kernel"} <= {kernel for kernel, *_ in cuda.kernels}
+    assert not caplog.text
 
 
 def test_norms_of_other_models_are_fused(cuda: EmulatedCuda, tmp_path: Path) -> None:
