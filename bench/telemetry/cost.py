@@ -31,7 +31,6 @@ from orcastream.bench.redis.own_redis import own_redis
 from orcastream.bench.serve.client import Client
 from orcastream.bench.serve.questions import DEMO_MODEL
 from orcastream.bench.site import ready_site
-from orcastream.bench.telemetry.observed import one_engine
 from orcastream.bench.workloads import SampleRequest
 from orcastream.telemetry.setup import start_telemetry
 
@@ -90,6 +89,8 @@ async def measure(options: argparse.Namespace) -> tuple[Cost, int, int]:
 
 async def _throughput(variables: Mapping[str, str], options: argparse.Namespace) -> tuple[list[Pair], float]:
     """Return the rates of each round, and the exporters' share."""
+    from orcastream.bench.telemetry.observed import one_engine  # it loads torch, for which --help need not wait
+
     os.environ.update(variables)
     telemetry = start_telemetry("orcastream-worker", "bench")
     exporters = [thread for thread in threading.enumerate() if thread.name.startswith("Otel")]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from orcastream import demo
-from orcastream.bench.kv_memory import bytes_per_sequence, bytes_per_token, main, make_runner
+from orcastream.bench.cache_need import bytes_per_sequence, bytes_per_token, make_runner
+from orcastream.bench.kv_memory import main
 from orcastream.cli.errors import UserError
 
 
