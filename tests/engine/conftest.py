@@ -13,7 +13,7 @@ from orcastream.engine.attention import TorchBackend
 from orcastream.engine.model.quiet import quiet
 from orcastream.engine.model.runner import ModelRunner
 from tests.engine.instruction_sets import computes_with, instruction_set
-from tests.engine.triton_interpreter import find_builtins_once
+from tests.engine.triton_interpreter import look_up_once
 
 __all__ = ["computes_with", "instruction_set"]
 
@@ -63,7 +63,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def triton_device() -> torch.device:
     """Where the Triton kernels run: on a GPU, or in Triton's interpreter (tests/conftest.py)."""
     pytest.importorskip("triton")
-    find_builtins_once()
+    look_up_once()
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -1,23 +1,42 @@
-"""Triton's interpreter, made cheaper: each launch and each call of a device function replaces Triton's language."""
+"""Triton's interpreter, made cheaper: it takes half of its time to look up what is always the same."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 
-def find_builtins_once() -> None:
-    """From here on, search each part of the language once for what the interpreter replaces there, not each time.
+def look_up_once() -> None:
+    """From here on, search each part of the language once for what the interpreter replaces there, not in each launch.
+
+    The same for numpy's types.
 
     Raises ImportError if Triton is not installed.
     """
     from triton.runtime import interpreter
 
+    find = _numpy_type()
+    found = cache(find)
+
     def replace(part: Any, builder: object, scope: object) -> None:
-        for name in _builtins(part):
-            member = getattr(part, name)
-            if interpreter.tl.core.is_builtin(member):  # not in a call from a kernel, whose launch has replaced it
-                interpreter._patch_attr(part, name, member, builder, scope)
+        names = _builtins(part)
+        if names and not interpreter.tl.core.is_builtin(getattr(part, names[0])):
+            return  # in a call from a kernel, whose launch has replaced them all
+        for name in names:
+            interpreter._patch_attr(part, name, getattr(part, name), builder, scope)
+
+    def numpy_type(kind: Any) -> Any:
+        return find(kind) if kind.scalar.is_ptr() else found(kind.scalar)  # only scalars have hashes
 
     interpreter._patch_builtin = replace
+    interpreter._get_np_dtype = numpy_type
+
+
+@cache
+def _numpy_type() -> Callable[[Any], Any]:
+    """Return the interpreter's own function, which builds a table of all types in each call."""
+    from triton.runtime import interpreter
+
+    return interpreter._get_np_dtype
 
 
 @cache

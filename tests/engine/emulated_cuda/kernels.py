@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.engine.emulated_cuda.registry import current
 from tests.engine.emulated_cuda.tensors import CudaTensor, memory_of
-from tests.engine.triton_interpreter import find_builtins_once
+from tests.engine.triton_interpreter import look_up_once
 
 _SHARED_MEMORY_BYTES = 227 * 1024
 """Shared memory of one multiprocessor that a kernel can use, as on an H100."""
@@ -28,7 +28,7 @@ def kernels(patch: pytest.MonkeyPatch) -> Iterator[None]:
     import triton
     from triton.runtime.interpreter import GridExecutor
 
-    find_builtins_once()
+    look_up_once()
     utils = SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": _SHARED_MEMORY_BYTES})
     patch.setattr(triton.runtime.driver, "_active", SimpleNamespace(utils=utils))
     patch.setattr(GridExecutor, "__call__", _launcher(GridExecutor.__call__))
