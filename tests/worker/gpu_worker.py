@@ -1,8 +1,6 @@
 """A real worker process on a GPU, or on the emulated one where there is none."""
 
 import multiprocessing
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from orcastream.engine import EngineConfig, OrcaEngine
 from tests.engine.emulated_cuda import emulated_cuda, lacking
 from tests.worker.worker_process import PACED, WorkerProcess
 
@@ -22,7 +19,7 @@ needs_a_device = pytest.mark.skipif(
 class GpuWorker(WorkerProcess):
     """`orcastream worker --device cuda`, paced. Not forked: the fork server's services leave Triton out.
 
-    On the emulated GPU without the engine's self-check, which tests/engine/test_fused_decoder.py runs there.
+    Without the engine's self-check, like every worker of these tests: tests/engine/test_fused_decoder.py runs it there.
     """
 
     context = multiprocessing.get_context("spawn")
@@ -37,12 +34,7 @@ def _prepare(folder: Path) -> None:
     if not torch.cuda.is_available():
         _emulation = emulated_cuda(folder, total_memory=2**32)
         _emulation.__enter__()
-        OrcaEngine.load = partial(_load_unchecked, OrcaEngine.load)
     PACED()
-
-
-def _load_unchecked(load: Callable[[EngineConfig], OrcaEngine], config: EngineConfig) -> OrcaEngine:
-    return load(replace(config, self_check=False))
 
 
 _emulation: Any = None
