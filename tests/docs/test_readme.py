@@ -77,12 +77,17 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """The README's `orcastream up`, and a shell to use it."""
+def alone() -> Shell:
+    """A shell before any command of the README."""
     if not (ENVIRONMENT / "bin" / "activate").exists():
         pytest.skip("these tests do not run in an environment that could be activated")
-    directory = tmp_path_factory.mktemp("readme")
-    shell = Shell({"8000": free_port(), "6399": free_port()})
+    return Shell({"8000": free_port(), "6399": free_port()})
+
+
+@pytest.fixture(scope="module")
+def shell(alone: Shell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """The README's `orcastream up`, and a shell to use it."""
+    shell, directory = alone, tmp_path_factory.mktemp("readme")
     own = {"ORCASTREAM_PORT": shell.here("8000"), "ORCASTREAM_DATA_DIR": str(directory / "data")}
     code = shell.here(UP).replace("orcastream up", "exec orcastream up")
     up = Terminal(code, program=("bash", "-euc"), env={**shell.env, **own}, cwd=directory)
@@ -141,11 +146,11 @@ def test_a_producer_without_gateway(shell: Shell) -> None:
     assert "\nfinished " in "\n" + shell.run(PRODUCER)
 
 
-def test_every_orcastream_command_exists(shell: Shell) -> None:
+def test_every_orcastream_command_exists(alone: Shell) -> None:
     """For commands that are not run here: their flags exist."""
     for block in README.blocks:
         for line in block.code.splitlines() if block.language == "sh" else ():
             if match := re.match(r"orcastream ((?:bench )?[\w-]+)\s+(.*)", line):
-                usage = shell.run(f". .venv/bin/activate; orcastream {match[1]} --help")
+                usage = alone.run(f". .venv/bin/activate; orcastream {match[1]} --help")
                 for flag in re.findall(r"--[\w-]+", match[2]):
                     assert flag in usage, line
