@@ -727,19 +727,19 @@ def test_oversized_template_output_is_not_tokenized(
 
 
 @pytest.mark.parametrize(
-    ("raw", "what"),
+    ("made", "what"),
     [
-        (b"{" + b",".join(b'"%d":1' % number for number in range(350_000)) + b"}", "names and texts"),
-        (b'{"model":"tiny","prompt":[' + b",".join([b'""'] * 1_000_000) + b"]}", "names and texts"),
-        (b'{"model":"tiny","prompt":[' + b",".join([b"[]"] * 1_000_000) + b"]}", "maps and arrays"),
-        (b'{"model":"tiny","prompt":[' + b",".join([b"1e5"] * 1_000_000) + b"]}", "values"),
+        (lambda: b"{" + b",".join(b'"%d":1' % number for number in range(350_000)) + b"}", "names and texts"),
+        (lambda: b'{"model":"tiny","prompt":[' + b",".join([b'""'] * 1_000_000) + b"]}", "names and texts"),
+        (lambda: b'{"model":"tiny","prompt":[' + b",".join([b"[]"] * 1_000_000) + b"]}", "maps and arrays"),
+        (lambda: b'{"model":"tiny","prompt":[' + b",".join([b"1e5"] * 1_000_000) + b"]}", "values"),
     ],
     ids=["names", "texts", "arrays", "numbers"],
 )
 def test_a_body_with_too_many_values_is_refused_before_parsing(
-    admission: RequestAdmission, monkeypatch: pytest.MonkeyPatch, raw: bytes, what: str
+    admission: RequestAdmission, monkeypatch: pytest.MonkeyPatch, made: Callable[[], bytes], what: str
 ) -> None:
     monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
-    error = refusal(admission, COMPLETIONS, raw)
+    error = refusal(admission, COMPLETIONS, made())
     assert (error.status, error.param) == (400, "body")
     assert f"more than {error.message.rsplit(' ', 1)[1]} {what}" in error.message
