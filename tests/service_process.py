@@ -2,8 +2,8 @@
 
 Importing torch and transformers takes longer than most tests. So one process, multiprocessing's fork server, imports
 them once, and every service is forked from it: a separate process with its own pid, signals and exit status, which then
-loads its model and connects as usual, but a worker checks the demo model's computation no more, nearly half of its
-start. Tests of `orcastream up` and of the README start the command itself, which checks it.
+loads its model and connects as usual. Only the self-check of the demo model, two fifths of a worker's start, is left to
+the tests of `orcastream up` and of the README, which start the command itself.
 """
 
 import atexit
