@@ -37,6 +37,8 @@ class Intake:
         self._draining = draining
         self._begin = begin
         self._look_for_expired_at = 0.0
+        self._is_to_look = False
+        """Whether requests were handed over since the last look for them began."""
         self._back_off = BackOff(4 * SETTLE_S)  # long enough that a failed claim's requests are no longer under way
         self._is_to_recover = True
         self._recover_at = 0.0
@@ -96,7 +98,7 @@ class Intake:
 
     async def look_now(self) -> None:
         """Look for requests that were handed over, instead of waiting for new ones. Raises LinkLost."""
-        self._look_for_expired_at, wait = 0.0, self._num_waits
+        self._is_to_look, wait = True, self._num_waits
         await self._session.waits.end(lambda: self._num_waits == wait)
 
     async def _claim(self) -> None:
@@ -108,7 +110,8 @@ class Intake:
             await self._next_iteration()
             return
         claimed: list[Claimed] = []
-        if now >= self._look_for_expired_at:
+        if self._is_to_look or now >= self._look_for_expired_at:
+            self._is_to_look, self._look_for_expired_at = False, now  # again if the look fails
             claimed = await self._expired(room)
             self._look_for_expired_at = now + (0 if claimed else self._pause_s())
         if len(claimed) < room and not nothing_came:  # a wait that returned nothing has just looked for new ones
@@ -138,7 +141,7 @@ class Intake:
     async def _wait_for_work(self, room: int) -> list[Claimed]:
         """Return what arrives before the next look for requests to take over."""
         self._num_waits += 1
-        left_s = self._look_for_expired_at - asyncio.get_running_loop().time()
+        left_s = 0.0 if self._is_to_look else self._look_for_expired_at - asyncio.get_running_loop().time()
         return await self._session.claimer.wait_for_work(self._session.waits, max(1, int(left_s * 1000)), count=room)
 
     async def _next_iteration(self) -> None:

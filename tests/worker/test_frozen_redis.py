@@ -1,5 +1,6 @@
 """Workers while Redis is frozen: a leaving worker ends in order, and a new one takes nothing over too early."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -90,6 +91,24 @@ def test_a_hand_over_wakes_a_waiting_worker(
     assert producer.read(request_id).tokens[0] == undisturbed(count_prompt, **LONG)
 
 
+def test_a_hand_over_during_a_look_for_one_is_found_by_the_next(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    """The heir looks, the other hands over, and only then the look ends; another would follow after an hour."""
+    leaving, heir = start_worker(drain_grace_s=0, patch=PACED), start_worker(patch=looks_until_a_signal)
+    names = {worker.wait_serving(): worker for worker in (leaving, heir)}
+    request_id = producer.post(count_prompt, **LONG)
+    events = producer.events(request_id)
+    started = next(event for _, event in events if isinstance(event, Started))
+    assert names[started.worker] is leaving
+    leaving.signal(signal.SIGTERM)
+    leaving.wait()
+    heir.signal(signal.SIGUSR1)
+    again = next(event for _, event in events if isinstance(event, Started))
+    assert names[again.worker] is heir
+    assert producer.read(request_id).tokens[0] == undisturbed(count_prompt, **LONG)
+
+
 def wait_for_line(worker: WorkerProcess, text: str) -> None:
     """Wait until the worker has logged the line."""
     while text not in worker.log:
@@ -109,3 +128,19 @@ def looks_seldom() -> None:
 
     Claimer.wait_for_work = wait_briefly
     Intake._pause_s = lambda _: 3600.0
+
+
+def looks_until_a_signal() -> None:
+    """In a worker's process: as `looks_seldom`, and the first look ends with SIGUSR1."""
+    from orcastream.worker.intake import Intake
+
+    looks_seldom()
+    expired, signaled = Intake._expired, asyncio.Event()
+
+    async def expired_before(self: Any, room: int) -> Any:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, signaled.set)
+        found = await expired(self, room)
+        await signaled.wait()
+        return found
+
+    Intake._expired = expired_before  # type: ignore[method-assign]
