@@ -1,5 +1,6 @@
 """What Redis knows about a request with a given id: its tenant, and how it behaves."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,8 @@ from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.events import Started
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.request import GenerationRequest
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,9 @@ async def read_request(link: Connection, keys: Keys, ref: EntryRef, now_ms: int)
     try:
         return await read_aside(read, len(fields.get(b"payload", b"")))
     except InvalidRequest:
+        return None
+    except Exception:  # whoever looks at one entry deals with others, too
+        log.exception("entry %s cannot be read", ref)
         return None
 
 

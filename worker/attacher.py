@@ -48,15 +48,15 @@ class Attacher:
                 self._parts.submit(running)
                 before = running.engine_ids()
             restart = await self._parts.admission.attach(self._session, running, is_new=is_new)
+            if running.closed or running.engine_ids() != before:
+                self._parts.withdraw(before)
+            if restart and await self._may_begin(running):
+                self._parts.submit(running)
         except LinkLost:
             raise
         except Exception as error:
             await self._failed(running, error)
             return
-        if running.closed or running.engine_ids() != before:
-            self._parts.withdraw(before)
-        if restart and await self._may_begin(running):
-            self._parts.submit(running)
         self._parts.isolation.look()
         self._parts.publisher.mark([running])
 
@@ -138,6 +138,8 @@ class Attacher:
         outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.UNWRITABLE
         self._parts.lifecycle.epoch_over(running, outcome)
         if not passing:
+            running.put_off()  # if it cannot be set aside now, the next attach must not take it for begun
+            self._parts.withdraw(running.engine_ids())
             try:
                 await self._parts.admission.set_aside(self._session, running, why)
                 self._parts.forget(running)

@@ -5,7 +5,7 @@ import logging
 from redis.exceptions import ResponseError
 
 from orcastream.broker.attach import Attached
-from orcastream.broker.errors import Fenced, Unusable, Unwritable
+from orcastream.broker.errors import Fenced, LinkLost, Unusable, Unwritable
 from orcastream.broker.queue import EntryState
 from orcastream.broker.reply_log import append_many
 from orcastream.schemas.events import Terminal
@@ -41,6 +41,10 @@ class Restorer:
             except (Fenced, ResponseError, Unwritable) as error:
                 refused = error if isinstance(error, Unwritable) else refused
                 continue
+            except LinkLost:
+                raise
+            except Exception:  # the others must not suffer from it; the gateway that accepted it looks for it, too
+                log.exception("a lost request cannot be restored", extra=running.log_fields())
             if self._lost.get(running.id) is running:  # it may have been claimed, and lost, again
                 del self._lost[running.id]
         if refused is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from copy import copy
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from orcastream.broker.queue import EntryState
 from orcastream.engine import TokenEvent
 from orcastream.schemas.errors import ErrorCode
 from orcastream.worker.restoring import Restorer
+from orcastream.worker.running import Running
 from orcastream.worker.session import Session
 from tests.redis_server import one_server
 from tests.worker.claimed_here import claim_and_attach, session
@@ -92,3 +94,25 @@ async def test_another_request_with_its_entry_id_is_not_taken_for_it(session: Se
     await restorer.step(session)
     waiting = [fields[b"id"].decode() for _, fields in producer.redis.xrange(producer.keys.requests("normal"))]
     assert waiting == [other.id, request_id]
+
+
+async def test_an_unforeseen_error_stops_no_other_request(
+    session: Session, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad_id, good_id = [producer.post([5, 6, 7], max_tokens=4) for _ in range(2)]
+    bad, good = [await claim_and_attach(session) for _ in range(2)]
+    producer.redis.delete(stream := producer.keys.requests("normal"))
+    await session.queue.ensure_groups()
+    attached = Running.attached
+
+    def fail(running: Running, *args: Any) -> bool:
+        if running.id == bad_id:
+            raise ZeroDivisionError
+        return attached(running, *args)
+
+    monkeypatch.setattr(Running, "attached", fail)
+    restorer = Restorer(60_000, frozenset())
+    restorer.add(bad)
+    restorer.add(good)
+    await restorer.step(session)
+    assert [fields[b"id"].decode() for _, fields in producer.redis.xrange(stream)] == [good_id]
