@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from redis.exceptions import ResponseError
 
@@ -18,8 +18,10 @@ log = logging.getLogger(__name__)
 class LossChecks:
     """Checks each log that was not heard of for `interval_s`, one after the other, in a task beside the reading."""
 
-    def __init__(self, loss: LossCheck, interval_s: float) -> None:
+    def __init__(self, loss: LossCheck, interval_s: float, read_again: Callable[[FollowedLog], None]) -> None:
+        """`read_again` is called with each log whose entries will not come where it is being read."""
         self._loss = loss
+        self._read_again = read_again
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
 
@@ -65,7 +67,7 @@ class LossChecks:
             if verdict is Verdict.UNKNOWN:
                 followed.unreadable("nothing is known of it")
             elif not followed.state.finished and (verdict is Verdict.ENDED or is_shorter):
-                followed.last_id = START  # what is in the log will not come: read again
+                self._read_again(followed)
 
 
 async def _ends_before(link: Connection, log_key: bytes, read_to: bytes) -> bool:

@@ -13,7 +13,7 @@ from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
 from orcastream.broker.ending import OnEnd
 from orcastream.broker.errors import BrokerError
-from orcastream.broker.followed import FollowedLog
+from orcastream.broker.followed import START, FollowedLog
 from orcastream.broker.link import LinkObserver
 from orcastream.broker.loss import LossCheck, Watch
 from orcastream.broker.loss_checks import LossChecks
@@ -49,7 +49,7 @@ class ReplyReader:
         self._who = who
         self._observer = observer
         loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s, on_end=on_end)
-        self._checks = LossChecks(loss, loss_check_s)
+        self._checks = LossChecks(loss, loss_check_s, self._read_again)
         self._block_ms = max(1, int(min(2.0, loss_check_s / 2) * 1000))
         self._followed: dict[bytes, FollowedLog] = {}
         self._reading: ServerReading | NodeReadings | None = None
@@ -137,6 +137,12 @@ class ReplyReader:
         if isinstance(helper, Router):
             return NodeReadings(helper, name, self._took)
         return ServerReading(helper, await helper.another("", name=name), self._took, block_ms=self._block_ms)
+
+    def _read_again(self, followed: FollowedLog) -> None:
+        """Read a log from its start, without waiting for the read under way."""
+        followed.last_id, followed.look_at = START, 0
+        if self._reading is not None and self._followed.get(followed.key) is followed:
+            self._reading.follow(followed)
 
     def _took(self, followed: FollowedLog, entries: Sequence[Any]) -> None:
         """Fold the entries read from one log; any failure ends this reply alone."""

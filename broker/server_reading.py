@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -28,10 +29,11 @@ class ServerReading:
         self._changed = asyncio.Event()
         self._second_reads = SecondReads()
         self._reading = False
+        self._num_reads = 0
         self._waking: asyncio.Task[None] | None = None
 
     def follow(self, followed: FollowedLog) -> None:
-        """Read a log from now on."""
+        """Read a log from its read position, which may have changed, from now on."""
         self._logs[followed.key] = followed
         self._changed.set()
         if self._reading and (self._waking is None or self._waking.done()):
@@ -65,7 +67,7 @@ class ServerReading:
         """Wait for entries, and take them."""
         asked_from = {one.key: one.last_id for one in following}
         twice = self._second_reads.is_due(len(following))
-        self._reading = True
+        self._reading, self._num_reads = True, self._num_reads + 1
         replies = await self._link.send(packed_read(following, self._block_ms, twice=twice), 1 + twice)
         self._reading = False
         first, *second = [() if isinstance(reply, ResponseError) else reply or () for reply in replies]
@@ -107,6 +109,12 @@ class ServerReading:
                 followed.unreadable("its reply log is not a stream")
 
     async def _wake(self) -> None:
-        """Unblock the XREAD in flight until the next one, with the new logs, is under way."""
+        """Unblock the XREAD in flight until the next one, with the new logs, is under way; and so on."""
         with suppress(LinkLost):  # the reading link breaks as well, or its XREAD times out
-            await unblock(await self._helper.link_for(""), self._link.client_id, self._changed.is_set)
+            link = await self._helper.link_for("")
+            while self._changed.is_set():
+                await unblock(link, self._link.client_id, partial(self._lacks_logs, self._num_reads))
+
+    def _lacks_logs(self, read: int) -> bool:
+        """Whether that read is still under way, without a log that came after it began."""
+        return self._changed.is_set() and self._num_reads == read

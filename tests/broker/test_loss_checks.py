@@ -2,17 +2,24 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 import pytest
 
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import UnknownRequest
+from orcastream.broker.followed import FollowedLog
 from orcastream.broker.link import Link
 from orcastream.broker.loss import LossCheck, Verdict, Watch
+from orcastream.broker.loss_checks import LossChecks
 from orcastream.broker.queue import RequestQueue
+from orcastream.broker.server_reading import ServerReading
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Ending, Terminal, Usage, encode_event
 from orcastream.schemas.keys import Keys
-from tests.broker.conftest import MakeReader, MakeWorker
-from tests.broker.following import expected, follow
+from tests.broker.conftest import Begin, MakeReader, MakeWorker
+from tests.broker.followers import blocked
+from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
 from tests.broker.scripted import enqueue, make_request
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
@@ -123,3 +130,32 @@ async def test_when_the_reading_connection_breaks_the_checks_begin_anew(
         await worker.end(job, [worker.next_run(job)])
         assert (await following).tokens[0] == expected(1)
     assert [name for name, level, _ in caplog.record_tuples if level >= logging.WARNING] == ["orcastream.broker.reader"]
+
+
+async def test_what_a_check_finds_is_read_without_waiting_for_the_blocked_read(
+    redis_server: RedisServer, link: Link, begin: Begin, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is that of a server that knew less, where the request has ended since."""
+    worker, job = await begin(1)
+    less = await link.call("DUMP", job.log.key)
+    reader = await make_reader(redis_server.url, loss_check_s=0.2)
+    for _ in range(2):
+        await worker.step(job)
+    subscription = reader.subscribe(Watch(job.request.id, "default"))
+    begin_checks = LossChecks.begin
+
+    def begin_and_block(checks: LossChecks, helper: Connection, logs: Iterable[FollowedLog]) -> None:
+        begin_checks(checks, helper, logs)
+        if checks._task is not None and not checks._task.done() and isinstance(reader._reading, ServerReading):
+            reader._reading._block_ms = 60_000  # the link would break first
+
+    async with asyncio.timeout(PATIENCE_S):
+        seen = await follow_until(subscription, Seen(), tokens_seen(3))
+        reading = await blocked(link)
+        ended = Terminal((Ending(None, 1),), Usage(1, 1), error=ErrorCode.CANCELLED, message="cancelled")
+        await link.call("RESTORE", job.log.key, 0, less, "REPLACE")
+        await link.call("XADD", job.log.key, f"{job.log.epoch}-2", *encode_event(ended, job.request.form))
+        monkeypatch.setattr(LossChecks, "begin", begin_and_block)
+        await follow_until(subscription, seen, lambda _: False)
+    assert [terminal.error for terminal in seen.terminals] == [ErrorCode.CANCELLED]
+    assert reading in [line.split()[0] for line in (await link.call("CLIENT", "LIST")).splitlines()]

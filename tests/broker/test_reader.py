@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from orcastream.broker.back_off import BackOff
 from orcastream.broker.errors import ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.broker.link import Link
 from orcastream.broker.loss import Watch
+from orcastream.broker.second_read import packed_read
 from orcastream.schemas.events import Output, Run, encode_event
 from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
@@ -60,6 +62,34 @@ async def test_a_new_subscription_does_not_wait_for_the_blocked_read(
             async with asyncio.timeout(PATIENCE_S):
                 seen = await follow_until(subscription, Seen(), tokens_seen(1))
             assert seen.tokens[0] == [0]
+
+
+async def test_none_of_many_new_subscriptions_waits_longer_than_the_first(
+    redis_server: RedisServer, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read begins without the log that is followed next, and no log has anything."""
+    reader = await make_reader(redis_server.url, loss_check_s=60)
+    pauses: dict[int, float] = {}
+    num_reads, done, failed = 0, asyncio.Event(), BackOff.failed
+
+    def read(*args: Any, **options: Any) -> bytes:
+        nonlocal num_reads
+        num_reads += 1
+        if num_reads < 30:
+            asyncio.get_running_loop().call_soon(reader.subscribe, Watch(f"r{num_reads}", "default"))
+        else:
+            done.set()
+        return packed_read(*args, **options)
+
+    def pause_s(back_off: BackOff) -> float:
+        return pauses.setdefault(num_reads, failed(back_off))
+
+    monkeypatch.setattr("orcastream.broker.server_reading.packed_read", read)
+    monkeypatch.setattr(BackOff, "failed", pause_s)
+    reader.subscribe(Watch("r0", "default"))
+    async with asyncio.timeout(PATIENCE_S):
+        await done.wait()
+    assert max(pauses.values()) < 0.02, "the least is 2 ms, the most 0.1 s"
 
 
 async def test_without_the_right_to_unblock_a_new_subscription_waits_for_the_blocked_read_alone(
