@@ -47,6 +47,11 @@ class BatchRun:
         self._order = order
         self._terms = terms
         self._metrics = metrics
+        self._answers: LineAnswers | None = None
+
+    async def waits_for_workers(self) -> bool:
+        """See `LineAnswers.wait_for_workers`; False while no line is asked."""
+        return self._answers is not None and await self._answers.wait_for_workers()
 
     async def run(self, lease: RunnerLease) -> None:
         """Run the batch under the lease; return once it has ended. Raises JobLost, and what `Job` raises."""
@@ -58,10 +63,10 @@ class BatchRun:
             return
         if (await self._job.progress()).total is not None:
             await self._mark(Mark.IN_PROGRESS)
-            answers = LineAnswers(self._gateway, self._job, self._order, self._terms)
+            self._answers = LineAnswers(self._gateway, self._job, self._order, self._terms)
             window = self._gateway.settings.batch_window
             try:
-                await JobRunner(self._job, answers, lease, window=window, on_result=self._count).run()
+                await JobRunner(self._job, self._answers, lease, window=window, on_result=self._count).run()
             except JobIncomplete:
                 await self._fail("lines_lost", "Redis has lost lines of this batch, or their results.")
         await self._end()

@@ -22,6 +22,7 @@ from orcastream.gateway.batches.batch_metrics import BatchMetrics
 from orcastream.gateway.batches.batch_object import check_marks, has_ended, status_of
 from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.batch_run import BatchRun
+from orcastream.gateway.batches.batch_turns import BatchTurns
 from orcastream.gateway.batches.failed_runs import FailedRuns
 from orcastream.gateway.batches.timed_id import timed_id
 from orcastream.gateway.batches.unreadable_batches import UnreadableBatch, UnreadableBatches
@@ -33,8 +34,6 @@ from orcastream.gateway.settings import GatewaySettings
 
 _LOOK_S: Final = 1.0
 """Interval between searches for batches without a runner."""
-_AT_ONCE: Final = 4
-"""Maximum number of batches that one gateway runs; others wait, or another gateway runs them."""
 
 
 class Batch:
@@ -59,7 +58,7 @@ class Batches:
         self.bodies: BodyMemory = gateway.bodies
         self.files = FileStore(gateway.redis, self._keys, patience_s=self._patience_s)
         self._index = BatchIndex(gateway.redis, self._keys, patience_s=self._patience_s)
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._turns = BatchTurns()
         self._metrics = BatchMetrics()
         self._unreadable = UnreadableBatches()
         self._failed = FailedRuns()
@@ -71,15 +70,15 @@ class Batches:
         works = [self._keep_looking()]
         if self._gateway.telemetry.on:
             gauges = BatchGauges(self._gateway, self._index, self._metrics, self._unreadable)
-            works.append(gauges.keep(lambda: len(self._running) < _AT_ONCE))
+            works.append(gauges.keep(lambda: self._turns.has_room))
         self._tasks = [asyncio.create_task(work) for work in works]
 
     async def close(self) -> None:
         """Stop running batches; another gateway continues them at once."""
-        tasks = [*self._tasks, *self._running.values()]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._turns.close()
 
     @property
     def now_ms(self) -> int:
@@ -182,20 +181,24 @@ class Batches:
         open_ones = await self._index.list_open()
         self._unreadable.keep(open_ones)
         self._failed.keep(open_ones)
-        for batch_id, tenant in sorted(open_ones.items()):  # by age: Redis returns many in any order
-            if len(self._running) >= _AT_ONCE:
-                return
-            if batch_id not in self._running and not self._failed.pauses(batch_id):
+        self._turns.keep(open_ones)
+        idle = None
+        for batch_id in self._turns.in_order(open_ones):
+            if batch_id not in self._turns and not self._failed.pauses(batch_id):
+                if self._turns.has_room:
+                    idle = None
+                elif idle not in self._turns and (idle := await self._turns.idle()) is None:
+                    return
                 try:
-                    await self._take_up(batch_id, tenant)
+                    await self._take_up(batch_id, open_ones[batch_id], idle)
                 except (BrokerError, ResponseError):
                     raise
                 except Exception:
                     LOGGER.exception("taking up the batch %s failed", batch_id)
                     self._failed.add(batch_id)
 
-    async def _take_up(self, batch_id: str, tenant: str) -> None:
-        """Run a batch, unless another gateway runs it."""
+    async def _take_up(self, batch_id: str, tenant: str, idle: str | None) -> None:
+        """Run a batch, unless another gateway runs it; the batch `idle` gives up its turn for it."""
         try:
             batch = await self.find(batch_id, tenant)
         except UnreadableBatch as error:
@@ -204,15 +207,18 @@ class Batches:
         if batch is None or has_ended(batch.progress):
             await self._index.close(batch_id)
             return
+        if idle is not None:
+            if batch.runs:
+                return
+            await self._turns.give_up(idle)
         lease = RunnerLease(batch.job, self._gateway.name, lease_ms=int(self.settings.gateway_lease_s * 1000))
         if await lease.take():
-            task = self._running[batch_id] = asyncio.create_task(self._run(batch, lease))
-            task.add_done_callback(lambda _: self._running.pop(batch_id))
+            run = BatchRun(self._gateway, self.files, batch.job, batch.order, batch.terms, self._metrics)
+            self._turns.begin(batch_id, run, self._run(batch, run, lease))
 
-    async def _run(self, batch: Batch, lease: RunnerLease) -> None:
+    async def _run(self, batch: Batch, run: BatchRun, lease: RunnerLease) -> None:
         job = batch.job
         log_event("batch run", level=logging.INFO, batch=job.id, status=status_of(batch.progress))
-        run = BatchRun(self._gateway, self.files, job, batch.order, batch.terms, self._metrics)
         try:
             if not await lease.keep(run.run(lease)):
                 log_event("batch left", batch=job.id, why="another gateway runs it")

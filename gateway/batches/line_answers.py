@@ -1,5 +1,6 @@
 """Gets the lines of a batch answered like requests over HTTP."""
 
+import time
 from functools import partial
 from itertools import count
 from typing import Final
@@ -35,6 +36,8 @@ _ANEW: Final = frozenset({ErrorCode.EXPIRED, ErrorCode.LOST, "reply_expired", "r
 _LATER: Final = frozenset({429, 503})
 """Statuses of requests that can be answered later."""
 _UNKNOWN: Final = "unknown"
+_SILENCE_S: Final = 5.0
+"""How long a batch whose models have no workers keeps its turn while others wait for one."""
 MAX_ANSWER_BYTES: Final = 16 * 1024**2
 """Bound of the answer to one line: Redis holds it whole, and a gateway holds one per line in flight."""
 
@@ -54,12 +57,34 @@ class LineAnswers:
         self._turns = PostingTurns()
         self._attempts: dict[int, int] = {}
         """Lines with more than one attempt: the number of the current attempt, from 0."""
+        self._asked: dict[int, ServedModel] = {}
+        """The model of each line that has been posted, or refused, and has no answer yet."""
+        self._heard_at = time.monotonic()
+
+    async def wait_for_workers(self) -> bool:
+        """Whether nothing was answered lately and no model of the lines asked has a live worker.
+
+        Raises LinkLost, ResponseError.
+        """
+        if not self._asked or time.monotonic() - self._heard_at < _SILENCE_S:
+            return False
+        for model in set(self._asked.values()):
+            if await model.workers.alive():
+                return False
+        return True
 
     async def answer(self, line: JobLine) -> LineResult:
         """Ask until there is an answer, or a failure that another attempt would not change.
 
         Raises BrokerError, ResponseError.
         """
+        try:
+            return await self._result(line)
+        finally:
+            self._asked.pop(line.number, None)
+            self._heard_at = time.monotonic()
+
+    async def _result(self, line: JobLine) -> LineResult:
         line_id, custom_id = self._job.request_id(line.number), _UNKNOWN
         try:
             read = await self._gateway.offload.run(len(line.body), partial(self._read, line.body))
@@ -134,8 +159,7 @@ class LineAnswers:
         """
         while self._left_s > 0:
             try:
-                key = self._job.request_id(number, self._attempts.get(number, 0))
-                return await self._ask(asked, size_bytes, key)
+                return await self._ask(number, asked, size_bytes)
             except (ApiError, BrokerError, ResponseError) as error:
                 told = _told(error)
                 if told.code in _ANEW:
@@ -146,15 +170,16 @@ class LineAnswers:
                     raise told from None
         return None
 
-    async def _ask(self, asked: ApiRequest, size_bytes: int, key: str) -> tuple[str, bytes] | None:
-        """Make one attempt, under an id derived from `key`; None if the batch's time ends before its turn.
+    async def _ask(self, number: int, asked: ApiRequest, size_bytes: int) -> tuple[str, bytes] | None:
+        """Make one attempt at a line; None if the batch's time ends before its turn.
 
         Stops computing an answer that is too large.
         """
+        key = self._job.request_id(number, self._attempts.get(number, 0))
         async with self._turns.turn(lambda: self._left_s):
             if self._left_s <= 0:  # a refusal would make the next line wait, too
                 return None
-            replies = await self._post(asked, size_bytes, key)
+            replies = await self._post(number, asked, size_bytes, key)
         try:
             return replies[0].shape.id, await whole(replies, MAX_ANSWER_BYTES)
         except AnswerTooLarge:
@@ -163,9 +188,11 @@ class LineAnswers:
         finally:
             await close_all([reply.session for reply in replies], left=False)
 
-    async def _post(self, asked: ApiRequest, size_bytes: int, key: str) -> list[Reply]:
+    async def _post(self, number: int, asked: ApiRequest, size_bytes: int, key: str) -> list[Reply]:
+        """Post a line under an id derived from `key`."""
         named = await self._gateway.models.named(asked.options.model)
         model, asked = named.model, asked.with_adapter(named.adapter)
+        self._asked[number] = model
         limits = await model.require_worker()
         admitted = await self._gateway.offload.run(size_bytes, partial(self._admit, model, limits, asked, key))
         return await enqueue_all(Received(model, asked, self._grant, admitted), RequestTelemetry(timed=False))
