@@ -97,9 +97,7 @@ class Conversation:
                 came(delta.text)
             result = await reply.result()
         except asyncio.CancelledError:
-            with suppress(ClientError, TimeoutError):
-                async with asyncio.timeout(_CANCEL_S):
-                    await reply.cancel()
+            await _cancel(reply)
             raise
         finally:
             await reply.aclose()
@@ -116,6 +114,9 @@ class Conversation:
             try:
                 await reply.accepted()
                 return reply
+            except asyncio.CancelledError:
+                await _cancel(reply)  # the gateway may have it already
+                raise
             except Refused as error:
                 if error.code != _CONTEXT_FULL or self.num_turns == 1:
                     raise
@@ -139,3 +140,9 @@ class Conversation:
             "the oldest question and its answer are" if count == 1 else f"the oldest {count} questions and answers are"
         )
         self._tell(f"the context is full: {what} forgotten")
+
+
+async def _cancel(reply: AsyncReply) -> None:
+    with suppress(ClientError, TimeoutError):
+        async with asyncio.timeout(_CANCEL_S):
+            await reply.cancel()
