@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from orcastream.broker.connection import Connection
-from orcastream.broker.errors import BrokerError, require
+from orcastream.broker.errors import BrokerError
 from orcastream.broker.files.stored_file import StoredFile
 from orcastream.broker.jobs.job import FIRST_RESULT, Job
 from orcastream.broker.redis_link import RedisLink
@@ -84,11 +84,7 @@ class FileStore:
     async def add_piece(self, file: StoredFile, number: int, piece: bytes) -> None:
         """Add piece `number` (1, 2, 3 …) of the content, at most PIECE_BYTES; an existing one stays as it is."""
         call = ADD_ENTRY.call([self._keys.file_pieces(file.id)], [file.expires_ms, f"{number}-0", "piece", piece])
-
-        async def add(link: Connection) -> None:
-            require(await link.call_many([call]))
-
-        await self._patiently(add)
+        await self._patiently(lambda link: link.run(call.script, call.keys, call.args))
 
     async def check_pieces(self, file: StoredFile, count: int) -> None:
         """Raise FileLost unless all of the first `count` pieces of the content are there."""
