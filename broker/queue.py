@@ -186,7 +186,7 @@ class RequestQueue:
     async def tenant(self, entry: EntryRef) -> str:
         """Return the tenant of an entry according to the books; the default one if they do not know it."""
         record = await self._link.call("HGET", self._keys.in_lane(entry.lane).work, str(entry))
-        return DEFAULT_TENANT if record is None else str(record.decode().partition(" ")[2])
+        return DEFAULT_TENANT if record is None else str(record.decode(errors="replace").partition(" ")[2])
 
     async def forget_lost(self, request_id: str) -> None:
         """Delete the reply log of a request that ended as lost, so that it can be computed again. Idempotent.

@@ -1,6 +1,7 @@
 """Which batches a gateway runs, and which of them gives its turn to another."""
 
 import asyncio
+import time
 from collections.abc import Container, Coroutine, Iterable
 from typing import Final
 
@@ -10,6 +11,8 @@ from orcastream.gateway.log import log_event
 _AT_ONCE: Final = 4
 """Maximum number of batches that one gateway runs; others wait, or another gateway runs them."""
 
+_LATELY_S: Final = 30.0
+
 
 class BatchTurns:
     """The running batches. One whose models have no workers keeps its turn only until another batch needs it: that may
@@ -18,9 +21,8 @@ class BatchTurns:
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
-        self._left: dict[str, int] = {}
+        self._left: dict[str, float] = {}
         """Batches that gave up a turn, and when: they come after all others, in this order."""
-        self._num_left = 0
 
     def __contains__(self, batch_id: object) -> bool:
         return batch_id in self._running
@@ -32,7 +34,12 @@ class BatchTurns:
 
     def in_order(self, batch_ids: Iterable[str]) -> list[str]:
         """Return the batches in the order of their turns: by age, those that gave one up last."""
-        return sorted(batch_ids, key=lambda batch_id: (self._left.get(batch_id, 0), batch_id))
+        return sorted(batch_ids, key=lambda batch_id: (self._left.get(batch_id, float("-inf")), batch_id))
+
+    @property
+    def rotates(self) -> bool:
+        """Whether a batch gave up its turn lately: others need not wait for the end of one."""
+        return time.monotonic() - max(self._left.values(), default=float("-inf")) < _LATELY_S
 
     async def idle(self) -> str | None:
         """Return a batch that would give up its turn. Raises LinkLost, ResponseError."""
@@ -52,8 +59,7 @@ class BatchTurns:
         if batch_id not in self._running:
             return
         log_event("batch left", batch=batch_id, why="its models have no workers, and others wait")
-        self._num_left += 1
-        self._left[batch_id] = self._num_left
+        self._left[batch_id] = time.monotonic()
         await self._end(self._running[batch_id][1])
 
     def keep(self, open_ids: Container[str]) -> None:

@@ -70,7 +70,7 @@ class Batches:
         works = [self._keep_looking()]
         if self._gateway.telemetry.on:
             gauges = BatchGauges(self._gateway, self._index, self._metrics, self._unreadable)
-            works.append(gauges.keep(lambda: self._turns.has_room))
+            works.append(gauges.keep(lambda: self._turns.has_room or self._turns.rotates))
         self._tasks = [asyncio.create_task(work) for work in works]
 
     async def close(self) -> None:
@@ -207,7 +207,7 @@ class Batches:
         if batch is None or has_ended(batch.progress):
             await self._index.close(batch_id)
             return
-        if idle is not None:
+        if idle is not None and not self._turns.has_room:
             if batch.runs:
                 return
             await self._turns.give_up(idle)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from orcastream.gateway.batches.batch_turns import BatchTurns
 from orcastream.schemas.keys import Keys
 from tests.gateway.batches.conftest import begin, ended, line, results
 from tests.gateway.conftest import Stage, eventually
@@ -16,6 +17,13 @@ async def test_a_batch_whose_model_has_no_workers_gives_up_its_turn(
     """Its lines are refused, or wait in the queue. Once there is a worker, it continues."""
     monkeypatch.setattr("orcastream.gateway.batches.batches._LOOK_S", 0.02)
     monkeypatch.setattr("orcastream.gateway.batches.line_answers._SILENCE_S", 0.1)
+    give_up, gave_up = BatchTurns.give_up, []
+
+    async def tell(turns: BatchTurns, batch_id: str) -> None:
+        gave_up.append(turns)
+        await give_up(turns, batch_id)
+
+    monkeypatch.setattr(BatchTurns, "give_up", tell)
     await stage.worker("second", name="other", keys=Keys("other"))
     served = await stage.gateway(more_models=(f"other={model_folder}",), require_worker=require_worker)
     client = served.openai()
@@ -28,6 +36,7 @@ async def test_a_batch_whose_model_has_no_workers_gives_up_its_turn(
     await eventually(have_begun)
     batch = await ended(client, await begin(client, line("c", model="other")))
     assert batch.status == "completed"
+    assert gave_up[-1].rotates
     worker = await stage.worker()
     for batch in await asyncio.gather(*(ended(client, batch) for batch in waiting)):
         assert batch.status == "completed"
