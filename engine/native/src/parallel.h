@@ -22,7 +22,8 @@ inline void pause() {
 class Team {
  public:
   // All threads arrive before any continues. Short waits spin. A thread that waits longer sleeps, because a computing
-  // thread may have been descheduled: an idle core picks that thread up, a spinning one does not.
+  // thread may have been descheduled: an idle core picks that thread up, a spinning one does not, and uses up the share
+  // that this process has of a core beside other programs.
   void barrier() {
     const uint32_t now = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
@@ -50,7 +51,7 @@ class Team {
   int size = 1;
 
  private:
-  static constexpr int kSpins = 16384;
+  static constexpr int kSpins = 2048;
 
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};
