@@ -130,10 +130,6 @@ class Leases:
         """
         self._set_deliveries(ref, "+1")
 
-    def take_back_attempt(self, ref: EntryRef) -> None:
-        """Undo `count_attempt`. Does not wait for the reply."""
-        self._set_deliveries(ref, "-1")
-
     def forgive(self, ref: EntryRef) -> None:
         """Reset a request's attempts after it made progress. Does not wait for the reply."""
         self._set_deliveries(ref, "1")

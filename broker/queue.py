@@ -15,7 +15,7 @@ from orcastream.broker.scripts import ENQUEUE, ENTRY_STATE, FORGET_LOG, Arg, Scr
 from orcastream.broker.terms import Terms
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Terminal
-from orcastream.schemas.keys import CLASSES, DEFAULT_TENANT, GROUP, Keys
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
 from orcastream.schemas.request import GenerationRequest
 
 GONE = ("NOGROUP", "UNBLOCKED")
@@ -182,11 +182,6 @@ class RequestQueue:
         same millisecond.
         """
         return await entry_state(self._link, self._keys, entry, request_id)
-
-    async def tenant(self, entry: EntryRef) -> str:
-        """Return the tenant of an entry according to the books; the default one if they do not know it."""
-        record = await self._link.call("HGET", self._keys.in_lane(entry.lane).work, str(entry))
-        return DEFAULT_TENANT if record is None else str(record.decode(errors="replace").partition(" ")[2])
 
     async def forget_lost(self, request_id: str) -> None:
         """Delete the reply log of a request that ended as lost, so that it can be computed again. Idempotent.

@@ -11,7 +11,6 @@ from orcastream.broker.dead_letter import is_hopeless
 from orcastream.broker.ending import Ender
 from orcastream.broker.errors import Unusable
 from orcastream.engine import OrcaEngine
-from orcastream.schemas.codec import form_of
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.request import GenerationRequest
@@ -63,12 +62,8 @@ class Admission:
 
     async def admit(self, session: Session, claimed: Claimed) -> Running | None:
         """Return the request of a fresh claim, registered in the roster; None if there is nothing to run."""
-        if await self._ends_its_readers(session, claimed):
-            await self._set_aside_unread(session, claimed)
-            return None
         try:
-            read = self._request_of_suspect if claimed.suspect else self._request
-            request = await read(session, claimed)
+            request = await self._request(session, claimed)
         except InvalidRequest as error:
             answered = await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
             self._lifecycle.refused(claimed, error, answered=answered)
@@ -129,35 +124,6 @@ class Admission:
             attempts = running.claimed.deliveries - 1  # new tokens, if any, came in the first one that counts
             log.error("dead letter", extra=running.log_fields(attempts=attempts))
             running.fail(ErrorCode.DEAD_LETTER, f"no new token in {attempts} attempts")
-
-    async def _ends_its_readers(self, session: Session, claimed: Claimed) -> bool:
-        """Whether workers ended while they read the entry of a suspect: its attempts are used up, but none of them
-        began a log.
-        """
-        if not claimed.suspect or claimed.deliveries <= self._settings.max_deliveries or claimed.request_id is None:
-            return False
-        return not await session.has_log(claimed.request_id)
-
-    async def _set_aside_unread(self, session: Session, claimed: Claimed) -> None:
-        attempts = claimed.deliveries - 1
-        log.error("dead letter", extra={"request": claimed.request_id, "entry": str(claimed.ref), "attempts": attempts})
-        code, message = ErrorCode.DEAD_LETTER, f"{attempts} workers ended when they read it"
-        request_id, tenant = claimed.request_id or "", await session.queue.tenant(claimed.ref)
-        form = form_of(claimed.fields.get(b"payload", b""))
-        try:
-            await self._ender.end(
-                session.link, request_id, ref=claimed.ref, code=code, message=message, tenant=tenant, form=form
-            )
-        except Unusable:
-            await self._ender.set_aside(session.link, claimed.ref, code, message)
-
-    async def _request_of_suspect(self, session: Session, claimed: Claimed) -> GenerationRequest:
-        """As `_request`; meanwhile another attempt counts, in case reading the entry ends this worker."""
-        session.leases.count_attempt(claimed.ref)
-        try:
-            return await self._request(session, claimed)
-        finally:
-            session.leases.take_back_attempt(claimed.ref)
 
     async def _request(self, session: Session, claimed: Claimed) -> GenerationRequest:
         """Return the request in an entry; raise InvalidRequest for any defect.

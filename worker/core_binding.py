@@ -29,7 +29,7 @@ _TASKS = Path("/proc/self/task")
 
 def core_binding(settings: WorkerSettings, engine: OrcaEngine) -> list[Iterated]:
     """Return the listener that binds the engine's threads, if they are to be bound and can be."""
-    computes_here = engine.device.type == "cpu" and why_unavailable() is None and hasattr(os, "sched_setaffinity")
+    computes_here = engine.operators.device == "cpu" and why_unavailable() is None and hasattr(os, "sched_setaffinity")
     return [CoreBinding(team_threads).iterated] if settings.bind_threads and computes_here else []
 
 

@@ -60,7 +60,7 @@ class Restorer:
         mark = await session.queue.find(running.id)
         if mark is not None and mark.ref != running.ref and await session.queue.exists(mark.ref, running.id):
             return
-        if mark is not None and mark.outcome is not None and not await session.has_log(running.id):
+        if mark is not None and mark.outcome is not None and not await session.has_log(running):
             return  # it ended, and its answer has expired
         if await self._publish(session, running) and not state.exists:
             await session.queue.enqueue(

@@ -125,9 +125,9 @@ class Session:
             first_claim_until_ms=running.ref.order[0] + self._lease_ms // 2 if is_new else None,
         )
 
-    async def has_log(self, request_id: str) -> bool:
+    async def has_log(self, running: Running) -> bool:
         """Whether there is a reply log. Raises LinkLost, ResponseError."""
-        return bool(await self.link.call("EXISTS", self.keys.reply(request_id)))
+        return bool(await self.link.call("EXISTS", self.keys.reply(running.id)))
 
     async def finish(self, running: Running, terminal: Terminal) -> None:
         """Clean up after `terminal`, which is in the log of `running`. Raises LinkLost, Unwritable."""

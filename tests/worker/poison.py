@@ -107,20 +107,6 @@ def kills_before() -> None:
     Constraints.matcher = guarded  # type: ignore[method-assign]
 
 
-def kills_parsing() -> None:
-    """To read the entry of the request `poison` kills the process."""
-    from orcastream.worker.admission import Admission
-
-    read = Admission._read
-
-    def guarded(self: Admission, claimed: Any, now_ms: int) -> Any:
-        if claimed.fields[b"id"] == b"poison":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return read(self, claimed, now_ms)
-
-    Admission._read = guarded  # type: ignore[method-assign]  # this process is a test's alone
-
-
 def kills_reading() -> None:
     """To read the adapter `poison` ends the process."""
     from orcastream.engine import Adapters

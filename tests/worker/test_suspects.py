@@ -76,7 +76,6 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("patch", "asked"),
     [
         (poison.kills, {}),
-        (poison.kills_parsing, {}),
         (poison.kills_before, {"constraint": {"choice": ["poison"]}}),
         (poison.kills_reading, {"adapter": "poison"}),
     ],
@@ -92,7 +91,7 @@ def test_a_request_that_kills_its_workers_harms_no_other(
 ) -> None:
     """Seven run when it arrives; if deaths beside others were enough, each of them could be set aside with it.
 
-    It kills the worker in an iteration, or earlier, while its entry, its constraint or its adapter is read.
+    It kills the worker in an iteration, or earlier, while its constraint is compiled or its adapter is read.
     """
     prompts = [count_of(start) for start in range(7)]
     ids = [producer.post(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts]
