@@ -5,7 +5,7 @@ from math import inf
 from typing import Literal, get_args, get_origin
 
 from orcastream.engine.schedule.policies import POLICIES
-from orcastream.schemas.keys import CLASS_WEIGHT
+from orcastream.schemas.keys import CLASS_WEIGHT, MAX_CLASS_WEIGHT
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -34,9 +34,6 @@ _GPU_REQUESTS = 256
 _OPTIONAL = ("max_num_batched_tokens", "max_batch_size", "max_model_len", "kv_cache_memory")
 _LEAST = {**dict.fromkeys((*_OPTIONAL, "block_size", "max_adapter_rank"), 1), "host_cache_memory": 0, "max_adapters": 0}
 """Settings that are integers, and the least value of each."""
-
-_MOST_CLASS_WEIGHT = 1000
-"""As for workers; the weights of classes are powers of it, which must be numbers."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ class EngineConfig:
                 raise ValueError(f"{name}: got {value!r}, allowed: an integer of at least {least}")
         if self.tbt_target_ms is not None and not 0 < self.tbt_target_ms < inf:
             raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed: more than 0 milliseconds, or None")
-        if not 1 <= self.class_weight <= _MOST_CLASS_WEIGHT:
-            raise ValueError(f"class_weight: got {self.class_weight!r}, allowed: 1 to {_MOST_CLASS_WEIGHT}")
+        if not 1 <= self.class_weight <= MAX_CLASS_WEIGHT:
+            raise ValueError(f"class_weight: got {self.class_weight!r}, allowed: 1 to {MAX_CLASS_WEIGHT}")
         if self.preemption == "swap" and not self.host_cache_memory:
             raise ValueError("preemption: got 'swap', allowed with host_cache_memory 0: auto, recompute")
         if self.tbt_target_ms is not None and self.token_budget == "fixed":

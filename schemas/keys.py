@@ -13,6 +13,8 @@ CLASSES: Final[tuple[str, ...]] = get_args(PriorityClass)
 
 CLASS_WEIGHT: Final = 4.0
 """By default, a request gains precedence this many times as fast as one of the next lower class."""
+MAX_CLASS_WEIGHT: Final = 1000
+"""Precedences are powers of the weight, which must remain numbers."""
 
 GROUP: Final = "workers"
 """The consumer group of every request stream, created at 0 so that nothing posted before it is skipped."""

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from orcastream.broker.settings import BrokerSettings
 from orcastream.engine.config import check_batch_within_budget
 from orcastream.engine.schedule.policies import POLICIES
-from orcastream.schemas.keys import CLASS_WEIGHT
+from orcastream.schemas.keys import CLASS_WEIGHT, MAX_CLASS_WEIGHT
 from orcastream.telemetry.settings import LogSettings
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class WorkerSettings(BrokerSettings, LogSettings):
     class_weight: float = Field(
         CLASS_WEIGHT,
         ge=1,
-        le=1000,
+        le=MAX_CLASS_WEIGHT,
         description="A waiting request gains precedence this many times as fast as one of the next lower class; "
         "1: classes do not matter.",
     )

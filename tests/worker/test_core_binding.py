@@ -13,20 +13,17 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from orcastream.engine.native.library import why_unavailable
 from orcastream.engine.native.team import team_threads
 from orcastream.worker import core_binding
 from orcastream.worker.core_binding import CoreBinding
 from orcastream.worker.cores import physical_cores, usable_processors
 from orcastream.worker.settings import WorkerSettings
+from tests.engine.needs_operators import needs_operators
 from tests.worker.demo_engine import demo_engine
 
 Result = TypeVar("Result")
 ALL: Any = None  # stands for an iteration's record, which a binding does not read
-needs_cores = pytest.mark.skipif(
-    why_unavailable() is not None or len(physical_cores(usable_processors())) < 2,
-    reason="needs the compiled operators and two cores",
-)
+needs_two_cores = pytest.mark.skipif(len(physical_cores(usable_processors())) < 2, reason="needs two cores")
 
 
 def test_processors_are_grouped_by_core(tmp_path: Path) -> None:
@@ -38,7 +35,8 @@ def test_processors_are_grouped_by_core(tmp_path: Path) -> None:
     assert physical_cores({0, 1, 2, 7}, tmp_path) == [{0, 2}, {1}, {7}]
 
 
-@needs_cores
+@needs_operators
+@needs_two_cores
 def test_threads_are_bound_each_to_its_core() -> None:
     cores = physical_cores(usable_processors())
 
@@ -49,7 +47,8 @@ def test_threads_are_bound_each_to_its_core() -> None:
     assert _on_an_engine_thread(len(cores), bind) == cores
 
 
-@needs_cores
+@needs_operators
+@needs_two_cores
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_a_team_of_another_size_is_left_alone(difference: int) -> None:
     def bind() -> list[set[int]]:
@@ -60,7 +59,8 @@ def test_a_team_of_another_size_is_left_alone(difference: int) -> None:
     assert _on_an_engine_thread(threads, bind) == [usable_processors()] * threads
 
 
-@needs_cores
+@needs_operators
+@needs_two_cores
 @pytest.mark.usefixtures("short_intervals")
 def test_threads_are_released_for_another_program_and_bound_again_behind_it(
     competitor: "subprocess.Popen[bytes]", caplog: pytest.LogCaptureFixture
@@ -84,7 +84,8 @@ def test_threads_are_released_for_another_program_and_bound_again_behind_it(
     ]
 
 
-@needs_cores
+@needs_operators
+@needs_two_cores
 @pytest.mark.usefixtures("short_intervals")
 def test_a_team_whose_threads_are_replaced_is_released() -> None:
     """The new ones have the affinity of the leader, so all of them would compute on its core."""
@@ -102,7 +103,8 @@ def test_a_team_whose_threads_are_replaced_is_released() -> None:
     assert _on_an_engine_thread(threads, replace) == [usable_processors()] * threads
 
 
-@needs_cores
+@needs_operators
+@needs_two_cores
 def test_without_the_system_s_permission_nothing_is_bound(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,7 +125,8 @@ def test_without_the_system_s_permission_nothing_is_bound(
     ]
 
 
-@needs_cores
+@needs_operators
+@needs_two_cores
 def test_the_setting_decides() -> None:
     engine = demo_engine()
     assert [len(core_binding.core_binding(WorkerSettings(bind_threads=on), engine)) for on in (True, False)] == [1, 0]

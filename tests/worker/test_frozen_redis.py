@@ -143,4 +143,4 @@ def looks_until_a_signal() -> None:
         await signaled.wait()
         return found
 
-    Intake._expired = expired_before  # type: ignore[method-assign]
+    Intake._expired = expired_before  # type: ignore[method-assign]  # this process is a test's alone

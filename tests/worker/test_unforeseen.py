@@ -66,9 +66,7 @@ async def test_an_unforeseen_error_ends_its_own_request(
     monkeypatch.setattr(Admission, where, {"_read": fail_to_read, "_check_end": fail_to_check}[where])
     producer.post([5, 6, 7], max_tokens=2, request_id="bad")
     good_id = producer.post([5, 6, 7], max_tokens=2)
-    bad, good = [(await asyncio.to_thread(producer.read, name)).terminal for name in ("bad", good_id)]
-    assert (bad and bad.error, good and good.error) == (code, None)
-    await asyncio.to_thread(producer.wait_empty)
+    await _check_ends(producer, {"bad": code, good_id: None})
     assert [fields[b"id"] for _, fields in producer.redis.xrange(producer.keys.dead)] == [b"bad"]
 
 
@@ -109,9 +107,7 @@ def restarts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("handed_over", "restarts_fail", "worker")
 async def test_an_unforeseen_error_after_a_takeover_ends_its_own_request(producer: Producer) -> None:
     good_id = producer.post([5, 6, 7], max_tokens=2)
-    bad, good = [(await asyncio.to_thread(producer.read, name)).terminal for name in ("bad", good_id)]
-    assert (bad and bad.error, good and good.error) == (ErrorCode.DEAD_LETTER, None)
-    await asyncio.to_thread(producer.wait_empty)
+    await _check_ends(producer, {"bad": ErrorCode.DEAD_LETTER, good_id: None})
 
 
 @pytest.mark.usefixtures("handed_over", "restarts_fail", "worker")
@@ -147,9 +143,7 @@ def reading_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("overdue", "reading_fails", "worker")
 async def test_an_overdue_entry_that_cannot_be_read_expires_alone(producer: Producer) -> None:
     good_id = producer.post([5, 6, 7], max_tokens=2)
-    bad, good = [(await asyncio.to_thread(producer.read, name)).terminal for name in ("bad", good_id)]
-    assert (bad and bad.error, good and good.error) == (ErrorCode.EXPIRED, None)
-    await asyncio.to_thread(producer.wait_empty)
+    await _check_ends(producer, {"bad": ErrorCode.EXPIRED, good_id: None})
 
 
 @pytest.mark.usefixtures("worker")
@@ -162,6 +156,12 @@ async def test_an_error_while_compiling_a_constraint_ends_its_own_request(
     monkeypatch.setattr(Constraints, "matcher", fail)
     bad_id = producer.post([5, 6, 7], max_tokens=2, constraint={"choice": ["a"]})
     good_id = producer.post([5, 6, 7], max_tokens=2)
-    bad, good = [(await asyncio.to_thread(producer.read, name)).terminal for name in (bad_id, good_id)]
-    assert (bad and bad.error, good and good.error) == (ErrorCode.DEAD_LETTER, None)
+    await _check_ends(producer, {bad_id: ErrorCode.DEAD_LETTER, good_id: None})
+
+
+async def _check_ends(producer: Producer, errors: dict[str, ErrorCode | None]) -> None:
+    """Check with which error, or none, each request ends, and that the queue is empty then."""
+    ends = {name: (await asyncio.to_thread(producer.read, name)).terminal for name in errors}
+    assert {name: end and end.error for name, end in ends.items()} == errors
+    assert None not in ends.values()
     await asyncio.to_thread(producer.wait_empty)

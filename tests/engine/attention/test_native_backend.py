@@ -10,11 +10,11 @@ import torch
 
 from orcastream.engine.attention import AttentionCall, NativeBackend
 from orcastream.engine.kv.layout import LayerShape
-from orcastream.engine.native.library import why_unavailable
 from tests.engine.attention.one_layer import QUANTIZED, OneLayer, mixed_iterations
+from tests.engine.needs_operators import needs_operators
 
 pytestmark = [
-    pytest.mark.skipif(why_unavailable() is not None, reason=f"no compiled operators: {why_unavailable()}"),
+    needs_operators,
     pytest.mark.usefixtures("computes_with"),
 ]
 

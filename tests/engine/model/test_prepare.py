@@ -11,10 +11,10 @@ from orcastream.engine.attention.native_backend import NativeBackend
 from orcastream.engine.model.decoder_model import ATTRIBUTE
 from orcastream.engine.model.load import load_model_config
 from orcastream.engine.model.prepare import prepare_model
-from orcastream.engine.native.library import why_unavailable
 from tests.engine.model.passes.test_compile_decoder import SAME_KIND, random_model
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason="needs the compiled operators")
+pytestmark = needs_operators
 
 _YARN = {
     "rope_type": "yarn",

@@ -10,10 +10,11 @@ from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.layout import LayerGroup, LayerShape
 from orcastream.engine.native.instruction_sets import supported
-from orcastream.engine.native.library import library, why_unavailable
+from orcastream.engine.native.library import library
+from tests.engine.needs_operators import needs_operators
 from tests.engine.speed_ratio import check_ratio
 
-pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=why_unavailable() or "")
+pytestmark = needs_operators
 
 _TOKENS = 512
 _SHAPE = LayerShape(16, 8, 128, 128)

@@ -11,8 +11,8 @@ import torch
 
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.native.large_pages import PAGE_BYTES, empty_bytes, into_large_pages, shortened
-from orcastream.engine.native.library import why_unavailable
 from tests.engine.conftest import build
+from tests.engine.needs_operators import needs_operators
 from tests.engine.running import request, run, tokens
 
 EXITING = """
@@ -142,7 +142,7 @@ def test_the_move_ends_even_if_something_always_computes() -> None:
         assert _large_bytes(memory.data_ptr()) >= 3 * PAGE_BYTES
 
 
-@pytest.mark.skipif(why_unavailable() is not None, reason=f"no compiled operators: {why_unavailable()}")
+@needs_operators
 def test_an_engines_cache_moves_to_large_pages() -> None:
     config = EngineConfig("tiny", attention_backend="native", max_batch_size=256, kv_cache_memory=64 << 20)
     engine = OrcaEngine(config, build("llama"))

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from orcastream.engine.native.elementwise import gated, rms_norm, rotate
-from orcastream.engine.native.library import why_unavailable
 from orcastream.engine.native.maxima import row_maxima
 from orcastream.engine.native.team import team_threads
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=f"no compiled operators: {why_unavailable()}")
+pytestmark = needs_operators
 Result = TypeVar("Result")
 
 OPERATORS: dict[str, Callable[[], object]] = {
