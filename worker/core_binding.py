@@ -36,11 +36,10 @@ def core_binding(settings: WorkerSettings, engine: OrcaEngine) -> list[Iterated]
 class CoreBinding:
     """Binds thread i of the engine's team to core i, if the team has as many threads as the process may use cores.
 
-    All threads of a team wait for the last one at every step of a model. If the kernel puts two of them on one core,
-    because an event loop or Redis takes the other for a moment, all wait, although a core is soon idle again. Bound
-    threads return to their own. But they cannot avoid another program that computes on one of the cores. So once one
-    waits for its core for more than a tenth of the time, all are released, for half a minute at first, then for twice
-    as long each time, up to an hour.
+    If the kernel puts two of them on one core, because an event loop or Redis takes the other for a moment, it leaves
+    them there although that core is soon idle again. Bound threads return to their own. But they cannot avoid another
+    program that computes on one of the cores. So once one waits for its core for more than a tenth of the time, all are
+    released, for half a minute at first, then for twice as long each time, up to an hour.
 
     Created anywhere, then used on the engine's thread alone.
     """

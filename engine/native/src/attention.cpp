@@ -12,6 +12,7 @@
 #include "attention_softmax.h"
 #include "attention_values.h"
 #include "cache_write.h"
+#include "stage.h"
 
 namespace orca {
 namespace {
@@ -108,27 +109,26 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
 #if defined(__AMX_BF16__)
   const TileRegisters tiles;
 #endif
-  if (thread == 0) {
-    divide(call, team.size, work);
-    work.partials.get<float>(attention.partial_floats(work.vectors));
+  for (Stage stage = Stage::of_threads(team, thread); stage.take();) {
+    if (stage.begin() == 0) {
+      divide(call, team.size, work);
+      work.partials.get<float>(attention.partial_floats(work.vectors));
+    }
+    const Range written = share(call.num_tokens, stage.begin(), team.size);
+    CacheWriter<kFormat>(call, memory().wide).write(written.begin, written.end);
   }
-  const Range written = share(call.num_tokens, thread, team.size);
-  CacheWriter<kFormat>(call, memory().wide).write(written.begin, written.end);
-  team.barrier();
+  // What follows was divided for a later call if this thread has missed the stage, and is not used then.
   float* partials = work.partials.get<float>(0);
   const Takes takes(work.pieces, call.num_kv_heads, team.size);
-  for (int64_t index = team.take(); index < takes.size(); index = team.take()) {
-    const int64_t next = std::min(team.next(), takes.size() - 1);
+  for (Stage stage = Stage::queue(team, thread, takes.size()); stage.take();) {
+    const int64_t index = stage.begin(), following = stage.next(), next = following < 0 ? index : following;
     attention.compute(takes.piece(index), takes.heads(index), partials, takes.piece(next), takes.heads(next));
   }
-  team.barrier();
-  if (!work.vectors) return;
-  const int64_t heads = call.num_kv_heads, total = int64_t(work.pieces.size()) * heads;
-  for (int64_t index = team.take(); index < total; index = team.take()) {
-    const Piece& piece = work.pieces[index / heads];
-    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, index % heads, partials);
+  const int64_t heads = call.num_kv_heads, total = work.vectors ? int64_t(work.pieces.size()) * heads : 0;
+  for (Stage stage = Stage::queue(team, thread, total); stage.take();) {
+    const Piece& piece = work.pieces[stage.begin() / heads];
+    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, stage.begin() % heads, partials);
   }
-  team.barrier();
 }
 
 }  // namespace

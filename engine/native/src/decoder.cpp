@@ -6,7 +6,7 @@
 #include "elementwise.h"
 #include "mlp.h"
 #include "number.h"
-#include "parallel.h"
+#include "stage.h"
 #include "team.h"
 #include "vector.h"
 
@@ -77,6 +77,12 @@ class Decoder {
   }
 
  private:
+  // A stage in which `work(part)` computes the share of each thread.
+  template <class Work>
+  void by_shares(Work work) {
+    for (Stage stage = Stage::of_threads(team_, thread_); stage.take();) work(static_cast<int>(stage.begin()));
+  }
+
   static T* row(const OrcaBuffer& buffer, int64_t index) { return static_cast<T*>(buffer.data) + index * buffer.stride; }
 
   Rows rows_of(const OrcaBuffer& buffer, int64_t count) const { return {buffer.data, count, buffer.stride, model_.format}; }
@@ -85,7 +91,6 @@ class Decoder {
 
   void linear(const Linear& layer, const OrcaBuffer& x, const OrcaBuffer& y, int64_t count) {
     linear_team(layer, rows_of(x, count), rows_of(y, count), work_.linear, team_, thread_);
-    team_.barrier();
   }
 
   // Add the adapters' changes to a linear layer's y, each for its rows.
@@ -99,25 +104,23 @@ class Decoder {
       if (change.down == nullptr || count == 0) continue;
       const OrcaBuffer gathered{call_.gathered, change.down->k}, inner{call_.inner, change.down->n};
       const OrcaBuffer added{call_.added, change.up->n};
-      gather(rows, count, x, gathered);
-      team_.barrier();
+      by_shares([&](int part) { gather(rows, count, x, gathered, part); });
       linear(*change.down, gathered, inner, count);
       linear(*change.up, inner, added, count);
-      scatter(rows, count, added, y);
-      team_.barrier();
+      by_shares([&](int part) { scatter(rows, count, added, y, part); });
     }
   }
 
-  void gather(const int64_t* rows, int64_t count, const OrcaBuffer& x, const OrcaBuffer& gathered) {
-    const Range range = share(count, thread_, team_.size);
+  void gather(const int64_t* rows, int64_t count, const OrcaBuffer& x, const OrcaBuffer& gathered, int part) {
+    const Range range = share(count, part, team_.size);
     for (int64_t index = range.begin; index < range.end; ++index) {
       std::memcpy(row(gathered, index), row(x, rows[index]), gathered.stride * sizeof(T));
     }
   }
 
   // Threads share columns, because rows are few and wide.
-  void scatter(const int64_t* rows, int64_t count, const OrcaBuffer& added, const OrcaBuffer& y) {
-    const Range columns = columns_of(added.stride);
+  void scatter(const int64_t* rows, int64_t count, const OrcaBuffer& added, const OrcaBuffer& y, int part) {
+    const Range columns = columns_of(added.stride, part);
     for (int64_t index = 0; index < count; ++index) {
       const T* from = row(added, index);
       T* to = row(y, rows[index]);
@@ -128,8 +131,8 @@ class Decoder {
     }
   }
 
-  Range columns_of(int64_t width) const {
-    const Range lanes = share((width + kLanes - 1) / kLanes, thread_, team_.size);
+  Range columns_of(int64_t width, int part) const {
+    const Range lanes = share((width + kLanes - 1) / kLanes, part, team_.size);
     return {lanes.begin * kLanes, std::min(lanes.end * kLanes, width)};
   }
 
@@ -137,16 +140,17 @@ class Decoder {
   bool keep_wanted() {
     num_rows_ = call_.num_rows;
     if (num_rows_ < call_.num_tokens) {
-      keep_rows(hidden(), model_.hidden_size);
-      keep_rows(call_.attended, model_.num_heads * model_.head_size);
-      team_.barrier();
+      by_shares([&](int part) {
+        keep_rows(hidden(), model_.hidden_size, part);
+        keep_rows(call_.attended, model_.num_heads * model_.head_size, part);
+      });
     }
     return num_rows_ > 0;
   }
 
   // In place: threads share columns, and no row is written before it is read, because rows ascend.
-  void keep_rows(const OrcaBuffer& buffer, int64_t width) {
-    const Range columns = columns_of(width);
+  void keep_rows(const OrcaBuffer& buffer, int64_t width, int part) {
+    const Range columns = columns_of(width, part);
     if (columns.begin >= columns.end) return;
     for (int64_t index = 0; index < num_rows_; ++index) {
       const T* from = row(buffer, call_.rows[index]) + columns.begin;
@@ -170,20 +174,22 @@ class Decoder {
   // Add the result of the last part of a layer to the stream, and normalize the stream for the next part.
   void norm_rows(const float* weight, bool changed) {
     const Vectors residual = stream(hidden()), change = stream(call_.change);
-    rms_norm_team(changed ? change : residual, changed ? &residual : nullptr, stream(call_.normed), weight,
-                  model_.hidden_size, model_.epsilon, thread_, team_.size);
-    team_.barrier();
+    by_shares([&](int part) {
+      rms_norm_team(changed ? change : residual, changed ? &residual : nullptr, stream(call_.normed), weight,
+                    model_.hidden_size, model_.epsilon, part, team_.size);
+    });
   }
 
   void position_heads(const OrcaDecoderLayer& layer) {
-    position(heads(0, model_.num_heads), layer.query_norm);
-    position(heads(model_.num_heads, model_.num_kv_heads), layer.key_norm);
-    team_.barrier();
+    by_shares([&](int part) {
+      position(heads(0, model_.num_heads), layer.query_norm, part);
+      position(heads(model_.num_heads, model_.num_kv_heads), layer.key_norm, part);
+    });
   }
 
-  void position(const Vectors& vectors, const float* weight) {
+  void position(const Vectors& vectors, const float* weight, int part) {
     const Norm norm{weight, model_.head_size, model_.epsilon};
-    rotary_team(vectors, weight ? &norm : nullptr, call_.cosines, call_.sines, model_.rotary_size, thread_, team_.size);
+    rotary_team(vectors, weight ? &norm : nullptr, call_.cosines, call_.sines, model_.rotary_size, part, team_.size);
   }
 
   void attend_layer(OrcaAttention attention, bool is_last) {
@@ -204,9 +210,8 @@ class Decoder {
   void compute_mlp(const OrcaDecoderLayer& layer, int64_t index) {
     const Mlp mlp{layer.gate_up, layer.down, model_.activation};
     if (call_.num_adapters == 0 && mlp.fits(num_rows_)) {
-      mlp_team(mlp, rows_of(call_.normed, num_rows_), rows_of(call_.change, num_rows_), work_.linear, work_.gated, team_,
-               thread_);
-      return team_.barrier();
+      return mlp_team(mlp, rows_of(call_.normed, num_rows_), rows_of(call_.change, num_rows_), work_.linear, work_.gated,
+                      team_, thread_);
     }
     linear(*layer.gate_up, call_.normed, call_.gate_up);
     adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up);
@@ -219,9 +224,10 @@ class Decoder {
     const int64_t size = model_.intermediate_size;
     const Rows gate = rows_of(call_.gate_up, num_rows_);
     const OrcaBuffer behind{row(call_.gate_up, 0) + size, call_.gate_up.stride};
-    gated_team(gate, rows_of(behind, num_rows_), rows_of(call_.gated, num_rows_), size, model_.activation, thread_,
-               team_.size);
-    team_.barrier();
+    by_shares([&](int part) {
+      gated_team(gate, rows_of(behind, num_rows_), rows_of(call_.gated, num_rows_), size, model_.activation, part,
+                 team_.size);
+    });
   }
 
   const OrcaDecoder& model_;

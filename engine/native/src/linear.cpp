@@ -12,10 +12,8 @@ namespace {
 template <class Dot>
 void linear_by_vectors(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread) {
     PackedRows<Dot> packed(linear, x, work);
-    packed.pack(thread, team.size);
-    team.barrier();
-    const Part part = part_of(x.m, packed.blocks(), panels(linear.n), thread, team.size);
-    if (!part.empty()) blocks_times_panels(linear, packed, y, part.rows, part.columns);
+    packed.pack(team, thread);
+    rows_times_panels(linear, packed, y, team, thread);
 }
 
 }  // namespace
@@ -41,13 +39,12 @@ bool by_vectors([[maybe_unused]] const Linear& linear) {
 }
 
 void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread) {
+    if (x.m == 0) return;
 #ifdef __AMX_BF16__
     if (!by_vectors(linear)) {
-        const Part part = part_of(x.m, x.m, panels(linear.n), thread, team.size);
-        if (part.empty()) return;
-        if (linear.format == INT8) return linear_by_tiles<INT8>(linear, x, y, part.rows, part.columns);
-        if (linear.format == COMPACT_BF16) return linear_by_tiles<COMPACT_BF16>(linear, x, y, part.rows, part.columns);
-        return linear_by_tiles<BF16>(linear, x, y, part.rows, part.columns);
+        if (linear.format == INT8) return linear_by_tiles<INT8>(linear, x, y, team, thread);
+        if (linear.format == COMPACT_BF16) return linear_by_tiles<COMPACT_BF16>(linear, x, y, team, thread);
+        return linear_by_tiles<BF16>(linear, x, y, team, thread);
     }
 #elif defined(ORCA_COMPACT)
     if (linear.format == COMPACT_BF16) return linear_by_vectors<CompactDot>(linear, x, y, work, team, thread);

@@ -18,6 +18,7 @@
 #include "linear_int8.h"
 #include "linear_part.h"
 #include "linear_store.h"
+#include "stage.h"
 #include "team.h"
 #include "tile_products.h"
 #include "tiled_rows.h"
@@ -324,11 +325,16 @@ void block_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range ro
 }
 
 template <int32_t FORMAT>
-void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
-    const int64_t size = rows.end - rows.begin, blocks = (size + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    for (int64_t index = 0; index < blocks; index++) {
-        const Range part = share(size, index, blocks);
-        block_by_tiles<FORMAT>(linear, x, y, {rows.begin + part.begin, rows.begin + part.end}, columns);
+void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Team& team, int thread) {
+    for (Stage stage = Stage::of_threads(team, thread); stage.take();) {
+        const Part part = part_of(x.m, x.m, panels(linear.n), stage.begin(), team.size);
+        if (part.empty()) continue;
+        const int64_t size = part.rows.end - part.rows.begin, blocks = (size + BLOCK_ROWS - 1) / BLOCK_ROWS;
+        for (int64_t index = 0; index < blocks; index++) {
+            const Range rows = share(size, index, blocks);
+            block_by_tiles<FORMAT>(
+                linear, x, y, {part.rows.begin + rows.begin, part.rows.begin + rows.end}, part.columns);
+        }
     }
 }
 

@@ -11,7 +11,9 @@
 #include "linear_compact.h"
 #include "linear_dot.h"
 #include "linear_int8.h"
+#include "linear_part.h"
 #include "linear_store.h"
+#include "stage.h"
 #include "team.h"
 
 namespace orca {
@@ -153,10 +155,9 @@ template <class Dot> class PackedRows {
         work.scales.get<float>(m);
     }
 
-    // The share of one thread.
-    void pack(int thread, int threads) {
-        const Range part = share(blocks_, thread, threads);
-        for (int64_t index = part.begin; index < part.end; index++) pack(rows(index));
+    // By the whole team.
+    void pack(Team& team, int thread) {
+        for (Stage stage(team, thread, {blocks_}); stage.take();) pack(rows(stage.begin()));
     }
 
     // Write PANEL columns of the rows of a block, from `column` on, directly instead of packing them from x: [rows][PANEL].
@@ -166,6 +167,7 @@ template <class Dot> class PackedRows {
         pack_block<Dot>(from, PANEL, count, PANEL, values(rows) + column * count);
     }
 
+    int64_t m() const { return x_.m; }
     int64_t blocks() const { return blocks_; }
     int64_t steps() const { return steps_; }
     Range rows(int64_t block) const { return share(x_.m, block, blocks_); }
@@ -196,15 +198,20 @@ template <class Dot> class PackedRows {
     float* const scales_;
 };
 
+// Sums of up to so many blocks are stored together, so that until then another thread can take over.
+constexpr int64_t KEPT_BLOCKS = 4;
+
 // Blocks of rows, packed for `Dot`, times the panel at `at`, which may be widened for `Kernel`.
 template <class Kernel, class Dot, class Ahead, class Store>
 inline void blocks_times(
     const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, const char* at, Ahead& ahead,
     Store& store) {
-    alignas(64) float sums[MOST_ROWS * PANEL];
+    alignas(64) float kept[KEPT_BLOCKS][MOST_ROWS * PANEL];
+    const int64_t together = blocks.end - blocks.begin <= KEPT_BLOCKS ? KEPT_BLOCKS : 1;
     for (int64_t block = blocks.begin; block < blocks.end; block++) {
         const Range rows = x.rows(block);
-        const int64_t m = rows.end - rows.begin;
+        const int64_t m = rows.end - rows.begin, index = (block - blocks.begin) % together;
+        float* sums = kept[index];
         block_times_panel<Kernel>(static_cast<int>(m), at, x.values(rows), x.steps(), ahead, sums);
         if constexpr (Kernel::COMPACT) Kernel::add_outliers(linear, panel, x.values(rows), m, sums);
         if constexpr (Dot::STEP == 4) {
@@ -212,7 +219,8 @@ inline void blocks_times(
                 scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, x.scale(rows.begin + r), sums + r * PANEL);
             }
         }
-        store(rows, sums);
+        if (index + 1 < together && block + 1 < blocks.end) continue;
+        for (int64_t each = 0; each <= index; each++) store(x.rows(block - index + each), kept[each]);
     }
 }
 
@@ -294,13 +302,15 @@ template <class Dot> class PanelProducts {
     char* other_ = nullptr;
 };
 
-// The same for a range of panels, written to y.
+// One thread's part of packed rows times all panels, written to y.
 template <class Dot>
-void blocks_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Range blocks, Range columns) {
-    PanelProducts<Dot> products(linear, x, blocks);
-    for (int64_t panel = columns.begin; panel < columns.end; panel++) {
-        const int64_t next = panel + 1 < columns.end ? panel + 1 : -1;
-        products.times(panel, next, [&](Range rows, const float* sums) {
+void rows_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Team& team, int thread) {
+    const int64_t groups = row_groups(y.m, panels(linear.n), team.size);
+    PanelProducts<Dot> products(linear, x, share(x.blocks(), thread % groups, groups));
+    for (Stage stage(team, thread, {panels(linear.n), 1, groups}, true); stage.take();) {
+        const int64_t panel = stage.begin();
+        products.times(panel, stage.next(), [&](Range rows, const float* sums) {
+            if (!stage.claim()) return;
             for (int64_t row = rows.begin; row < rows.end; row++, sums += PANEL) store_row(linear, y, row, panel, sums);
         });
     }

@@ -12,7 +12,7 @@ namespace orca {
 
 template <int32_t FORMAT> class TiledMlp {
   public:
-    TiledMlp(const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& inner, int thread, int threads)
+    TiledMlp(const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& inner, int64_t thread, int threads)
         : mlp_(mlp),
           x_(x),
           y_(y),

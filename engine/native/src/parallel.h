@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdint>
@@ -18,55 +19,88 @@ inline void pause() {
 #endif
 }
 
-// The state that the threads of one parallel region share.
+// What one thread of a team tells the others. Words that several threads write say for which stage they are meant in their
+// upper half: a thread that was descheduled in an earlier stage cannot disturb a later one.
+struct alignas(64) Member {
+  std::atomic<uint64_t> taken;  // pieces of this thread's share, whoever took them
+  std::atomic<uint64_t> held;   // the piece being computed that another thread may take over; 0: none
+  std::atomic<uint64_t> done;   // pieces that this thread completed
+  uint32_t stage;               // in which this thread is; its own
+};
+
+// The state that the threads of one parallel region share. They pass the same stages one after another, see stage.h.
 class Team {
  public:
-  // All threads arrive before any continues. Short waits spin. A thread that waits longer sleeps, because a computing
-  // thread may have been descheduled: an idle core picks that thread up, a spinning one does not, and uses up the share
-  // that this process has of a core beside other programs.
-  void barrier() {
-    const uint32_t now = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
-      arrived_.store(0, std::memory_order_relaxed);
-      next_.store(0, std::memory_order_relaxed);
-      phase_.store(now + 1);
-      if (asleep_.load() > 0) syscall(SYS_futex, &phase_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-      return;
+  // By one thread, before the others begin.
+  void begin(int threads) {
+    static thread_local Member members[kMostThreads];
+    members_ = members;
+    size = threads;
+    for (int thread = 0; thread < size; ++thread) {
+      members[thread].taken.store(0, std::memory_order_relaxed);
+      members[thread].held.store(0, std::memory_order_relaxed);
+      members[thread].done.store(0, std::memory_order_relaxed);
+      members[thread].stage = 0;
     }
+  }
+
+  Member& member(int64_t thread) { return members_[thread]; }
+
+  bool is_over(uint32_t stage) const { return stage_.load(std::memory_order_acquire) > stage; }
+
+  // End a stage that has so many pieces if all are complete; return whether it is over.
+  bool end(uint32_t stage, int64_t pieces) {
+    if (is_over(stage)) return true;
+    int64_t done = 0;
+    for (int thread = 0; thread < size; ++thread) {
+      const uint64_t word = members_[thread].done.load(std::memory_order_acquire);
+      if (word >> 32 == stage) done += static_cast<uint32_t>(word);
+    }
+    if (done < pieces) return false;
+    if (stage_.compare_exchange_strong(stage, stage + 1) && asleep_.load() > 0) {
+      syscall(SYS_futex, &stage_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    }
+    return true;
+  }
+
+  // Wait for the end of a stage for a short time; return whether it is over.
+  bool ends_soon(uint32_t stage, int64_t pieces) {
     for (int spins = 0; spins < kSpins; ++spins) {
-      if (phase_.load(std::memory_order_acquire) != now) return;
+      if (spins % kLook == 0 ? end(stage, pieces) : is_over(stage)) return true;
       pause();
     }
+    return false;
+  }
+
+  // Sleep until the stage is over: an idle core picks up a thread that was descheduled, a spinning one does not, and uses up
+  // the share that this process has of a core beside other programs.
+  void sleep_through(uint32_t stage) {
     asleep_.fetch_add(1);
-    while (phase_.load() == now) syscall(SYS_futex, &phase_, FUTEX_WAIT_PRIVATE, now, nullptr, nullptr, 0);
+    while (stage_.load() == stage) syscall(SYS_futex, &stage_, FUTEX_WAIT_PRIVATE, stage, nullptr, nullptr, 0);
     asleep_.fetch_sub(1);
   }
 
-  // Take the next piece of work; counts from 0 again after each barrier.
-  int64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
-
-  // The piece that will be taken next, by any thread.
-  int64_t next() const { return next_.load(std::memory_order_relaxed); }
+  static constexpr int kMostThreads = 256;
 
   int size = 1;
 
  private:
   static constexpr int kSpins = 2048;
+  static constexpr int kLook = 16;  // spins for each look at the words that others write
 
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> phase_{0};
+  Member* members_ = nullptr;
+  alignas(64) std::atomic<uint32_t> stage_{1};
   std::atomic<int> asleep_{0};
-  alignas(64) std::atomic<int64_t> next_{0};
 };
 
 // Run `work(team, thread)` on at most `threads` threads.
 template <class Work>
 inline void run_team(int threads, Work work) {
   Team team;
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(std::min(threads, Team::kMostThreads))
   {
 #pragma omp single
-    team.size = omp_get_num_threads();
+    team.begin(omp_get_num_threads());
     work(team, omp_get_thread_num());
   }
 }

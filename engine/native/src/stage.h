@@ -1,0 +1,166 @@
+// Stages of a computation, whose pieces the threads of a team share.
+
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "parallel.h"
+#include "team.h"
+
+namespace orca {
+
+// How a stage's items are divided into pieces, and these among the threads.
+struct Division {
+  int64_t items;
+  int64_t at_once = 1;  // items of a piece
+  int64_t groups = 1;   // threads i, i + groups ... compute all items together, and each group computes them
+  bool queued = false;  // pieces are taken in order by any thread, instead of by shares first
+};
+
+// One thread's way through a stage. Each thread takes the pieces of its own share, then those that are left of others, whose
+// threads may have been descheduled. A stage ends when its pieces are complete, not when all threads have arrived: a thread
+// that comes late finds over what it missed. If the stage allows it, a piece that a thread does not finish is computed again
+// by another one. Only one of the two stores the results, see `claim`. All threads must pass the same stages.
+class Stage {
+ public:
+  // `again`: pieces may be computed by two threads at the same time, so their results are stored only after `claim`.
+  Stage(Team& team, int thread, const Division& division, bool again = false)
+      : team_(team),
+        thread_(thread),
+        division_(division),
+        again_(again && team.size > 1),
+        pieces_(std::max<int64_t>((division.items + division.at_once - 1) / division.at_once, 1)),
+        shares_(division.queued ? 1 : team.size / division.groups),
+        group_(thread % division.groups),
+        number_(++team.member(thread).stage) {
+    turn_to(thread / division.groups % shares_);
+    if (again_) began_ = Clock::now();
+  }
+
+  // The share of each thread is one piece, whose number is that of the thread.
+  static Stage of_threads(Team& team, int thread) { return {team, thread, {team.size}}; }
+
+  // Pieces that are taken in order by any thread.
+  static Stage queue(Team& team, int thread, int64_t pieces) { return {team, thread, {pieces, 1, 1, true}}; }
+
+  // Begin the next piece and return true; or return false once the whole stage is complete.
+  bool take() {
+    end_piece();
+    while (!team_.is_over(number_)) {
+      if (!take_free() && !wait()) continue;
+      if (begin() < end()) return true;
+      claim();
+      end_piece();
+    }
+    return false;
+  }
+
+  // Items of the piece.
+  int64_t begin() const { return piece_ * division_.at_once; }
+  int64_t end() const { return std::min(begin() + division_.at_once, division_.items); }
+
+  // The first item that this thread takes next, unless another one does; -1: unknown.
+  int64_t next() const {
+    const int64_t piece = first_free(taken_->load(std::memory_order_relaxed));
+    return piece < own_.end ? piece * division_.at_once : -1;
+  }
+
+  // To be called when results are ready to be stored, at any time before the next `take`. Return whether they are to be
+  // stored: not if another thread has taken the piece over. Once this thread has claimed a piece, the others wait for it.
+  bool claim() {
+    if (claimed_) return true;
+    uint64_t held = word(id());
+    has_piece_ = claimed_ = team_.member(thread_).held.compare_exchange_strong(held, 0, std::memory_order_acq_rel);
+    return claimed_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr int kPatience = 2;  // a thread that needs so many times as long as another for a piece has been descheduled
+
+  uint64_t word(uint64_t low) const { return static_cast<uint64_t>(number_) << 32 | low; }
+  uint64_t id() const { return static_cast<uint64_t>(piece_) + 1; }
+
+  void turn_to(int64_t share) {
+    share_ = share;
+    own_ = orca::share(pieces_, share, shares_);
+    taken_ = &team_.member(share * division_.groups + group_).taken;
+  }
+
+  // A word of an earlier stage says that no piece has been taken.
+  int64_t first_free(uint64_t taken) const {
+    return own_.begin + (taken >> 32 == number_ ? static_cast<uint32_t>(taken) : 0);
+  }
+
+  void end_piece() {
+    if (has_piece_ && claimed_) team_.member(thread_).done.store(word(++num_done_), std::memory_order_release);
+    has_piece_ = claimed_ = false;
+  }
+
+  void hold(int64_t piece) {
+    piece_ = piece;
+    has_piece_ = true;
+    claimed_ = !again_;
+    if (again_) team_.member(thread_).held.store(word(id()), std::memory_order_release);
+  }
+
+  bool take_free() {
+    for (int64_t tried = 0; tried < shares_; ++tried) {
+      uint64_t seen = taken_->load(std::memory_order_relaxed);
+      while (seen >> 32 <= number_ && first_free(seen) < own_.end) {
+        const int64_t piece = first_free(seen);
+        if (!taken_->compare_exchange_weak(seen, word(piece + 1 - own_.begin), std::memory_order_relaxed)) continue;
+        hold(piece);
+        return true;
+      }
+      turn_to(share_ + 1 == shares_ ? 0 : share_ + 1);
+    }
+    return false;
+  }
+
+  // Wait for the stage's end, or take a piece over and return true.
+  bool wait() {
+    const int64_t all = pieces_ * division_.groups;
+    if (team_.ends_soon(number_, all)) return false;
+    if (again_ && num_done_ > 0) {
+      const Clock::time_point now = Clock::now();
+      while (Clock::now() - now < kPatience * (now - began_) / num_done_) {
+        if (team_.ends_soon(number_, all)) return false;
+      }
+      if (take_over()) return true;
+    }
+    team_.sleep_through(number_);
+    return false;
+  }
+
+  // Claim a piece that another thread holds.
+  bool take_over() {
+    for (int64_t other = group_; other < team_.size; other += division_.groups) {
+      std::atomic<uint64_t>& held = team_.member(other).held;
+      uint64_t seen = held.load(std::memory_order_relaxed);
+      if (seen >> 32 != number_ || !held.compare_exchange_strong(seen, 0, std::memory_order_acq_rel)) continue;
+      piece_ = static_cast<int64_t>(static_cast<uint32_t>(seen)) - 1;
+      has_piece_ = claimed_ = true;
+      return true;
+    }
+    return false;
+  }
+
+  Team& team_;
+  const int thread_;
+  const Division division_;
+  const bool again_;
+  const int64_t pieces_, shares_, group_;
+  const uint32_t number_;
+  int64_t share_;                // whose pieces this thread takes
+  Range own_;                    // they, and
+  std::atomic<uint64_t>* taken_;  // how many of them have been taken
+  int64_t piece_ = 0;
+  bool has_piece_ = false, claimed_ = false;
+  uint32_t num_done_ = 0;
+  Clock::time_point began_{};
+};
+
+}  // namespace orca

@@ -1,0 +1,142 @@
+// Checks stage.h; prints what is wrong, and returns whether anything is.
+
+#include "stage.h"
+
+#include <cstdio>
+#include <cstring>
+#include <sched.h>
+#include <vector>
+
+using namespace orca;
+
+namespace {
+
+int num_wrong = 0;
+
+void check(bool holds, const char* what) {
+  if (holds) return;
+  std::printf("wrong: %s\n", what);
+  ++num_wrong;
+}
+
+void until(const std::atomic<bool>& happened) {
+  while (!happened.load()) sched_yield();
+}
+
+// A thread begins a piece and does not return before the other one has passed that stage and a later one.
+void overtaken() {
+  std::vector<int> stored(8, 0);
+  std::atomic<bool> held{false}, passed{false};
+  bool claimed = true;
+  run_team(2, [&](Team& team, int thread) {
+    for (Stage stage(team, thread, {8}, true); stage.take();) {
+      if (thread == 1) {
+        held.store(true);
+        until(passed);
+        claimed = stage.claim();
+        if (!claimed) continue;
+      } else {
+        until(held);
+        if (!stage.claim()) continue;
+      }
+      ++stored[stage.begin()];
+    }
+    for (Stage stage = Stage::of_threads(team, thread); stage.take();) ++stored[stage.begin()];
+    if (thread == 0) passed.store(true);
+  });
+  check(!claimed, "a thread stores a piece that another one has taken over");
+  for (int piece = 0; piece < 8; ++piece) check(stored[piece] == (piece < 2 ? 2 : 1), "each piece is stored once");
+}
+
+// A thread comes when the other one has passed some stages, then both compute.
+void late() {
+  std::atomic<bool> passed{false};
+  std::atomic<int> done[2]{}, together{0};
+  run_team(2, [&](Team& team, int thread) {
+    if (thread == 1) until(passed);
+    for (int number = 0; number < 5; ++number) {
+      for (Stage stage = Stage::queue(team, thread, number); stage.take();) ++done[thread];
+    }
+    passed.store(true);
+    for (Stage stage = Stage::of_threads(team, thread); stage.take();) {
+      ++together;
+      while (together.load() < 2) sched_yield();
+    }
+  });
+  check(done[0] == 0 + 1 + 2 + 3 + 4 && done[1] == 0, "who is late has nothing to do in stages that are over");
+}
+
+// Once claimed, a piece is waited for.
+void claimed() {
+  std::atomic<bool> claims{false};
+  std::atomic<int> stored{0};
+  int seen = -1;
+  run_team(2, [&](Team& team, int thread) {
+    for (Stage stage(team, thread, {2}, true); stage.take();) {
+      if (thread == 0) until(claims);
+      check(stage.claim(), "nobody takes over a claimed piece");
+      claims.store(true);
+      if (thread == 1) usleep(2000);
+      ++stored;
+    }
+    if (thread == 0) seen = stored.load();
+  });
+  check(seen == 2, "a stage ends when its pieces are complete");
+}
+
+uint64_t mixed(uint64_t value) {
+  value ^= value >> 33;
+  value *= 0xff51afd7ed558ccdull;
+  return value ^ value >> 33;
+}
+
+// Every stage computes its items from all items of the one before, in buffers that are used again: a result that is stored
+// late, or twice after a change, spoils the end.
+void hurried(int threads, int64_t groups, int64_t items, int64_t at_once, uint64_t seed) {
+  constexpr int kStages = 60;
+  std::vector<uint64_t> buffers[2] = {std::vector<uint64_t>(items * groups, 1), std::vector<uint64_t>(items * groups, 1)};
+  const auto value_of = [&](const std::vector<uint64_t>& from, int number, int64_t item) {
+    uint64_t sum = number;
+    for (const uint64_t each : from) sum += mixed(each + item);
+    return sum;
+  };
+  std::vector<uint64_t> expected = buffers[0];
+  for (int number = 0; number < kStages; ++number) {
+    std::vector<uint64_t> next(expected.size());
+    for (size_t item = 0; item < next.size(); ++item) next[item] = value_of(expected, number, item);
+    expected = next;
+  }
+  run_team(threads, [&](Team& team, int thread) {
+    const int64_t groups_here = team.size % groups ? 1 : groups;
+    uint64_t draw = mixed(seed + thread);
+    for (int number = 0; number < kStages; ++number) {
+      const std::vector<uint64_t>& from = buffers[number % 2];
+      std::vector<uint64_t>& to = buffers[(number + 1) % 2];
+      const bool again = number % 3 != 1;
+      const bool all = groups_here == 1;
+      const Division division{all ? items * groups : items, at_once, groups_here, number % 5 == 4 && all};
+      for (Stage stage(team, thread, division, again); stage.take();) {
+        const int64_t first = all ? 0 : thread % groups * items;
+        std::vector<uint64_t> found;
+        for (int64_t item = stage.begin(); item < stage.end(); ++item) found.push_back(value_of(from, number, first + item));
+        draw = mixed(draw + 1);
+        if (draw % 16 == 0) usleep(draw / 16 % 300);
+        if (!stage.claim()) continue;
+        std::memcpy(&to[first + stage.begin()], found.data(), found.size() * sizeof(uint64_t));
+      }
+    }
+  });
+  check(buffers[kStages % 2] == expected, "stages compute the same on any number of threads");
+}
+
+}  // namespace
+
+int main() {
+  overtaken();
+  late();
+  claimed();
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    for (const int threads : {1, 2, 3, 4, 8}) hurried(threads, seed % 2 + 1, seed % 7 + 1, seed % 3 + 1, seed);
+  }
+  return num_wrong > 0;
+}
