@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -78,10 +78,13 @@ class RedisLink:
                     raise
                 await asyncio.sleep(self._again_at - time.monotonic())
 
-    async def patiently(self, action: Callable[[Connection], Awaitable[Result]], until: float) -> Result:
+    async def patiently(
+        self, action: Callable[[Connection], Awaitable[Result]], until: float, passing: Collection[str] = PASSING
+    ) -> Result:
         """Run an idempotent action, repeating it while Redis is unreachable, until `until` (monotonic seconds).
 
-        Then raises the last LinkLost, ResponseError, Unwritable or NotOnDisk. Other errors are raised at once.
+        It is also repeated after error replies with a code in `passing`. At the end, raises the last LinkLost,
+        ResponseError, Unwritable or NotOnDisk. Other errors are raised at once.
         """
         back_off = BackOff()
         while True:
@@ -89,7 +92,7 @@ class RedisLink:
                 return await action(await self.wait(until))
             except (LinkLost, ResponseError, Unwritable, NotOnDisk) as error:
                 pause_s = back_off.failed()
-                if not _is_passing(error) or time.monotonic() + pause_s >= until:
+                if not _is_passing(error, passing) or time.monotonic() + pause_s >= until:
                     raise
             await asyncio.sleep(pause_s)
 
@@ -133,8 +136,8 @@ def _clock_ms() -> int:
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
-def _is_passing(error: LinkLost | ResponseError | Unwritable | NotOnDisk) -> bool:
+def _is_passing(error: LinkLost | ResponseError | Unwritable | NotOnDisk, codes: Collection[str]) -> bool:
     if isinstance(error, LinkLost | NotOnDisk):
         return True
     code = error.code if isinstance(error, Unwritable) else error_code(error)
-    return code in PASSING
+    return code in codes

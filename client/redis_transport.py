@@ -15,6 +15,7 @@ from orcastream.broker.connection import Connection
 from orcastream.broker.durability import Durability
 from orcastream.broker.ending import Ender
 from orcastream.broker.errors import (
+    PASSING,
     BrokerError,
     Closed,
     IdInUse,
@@ -60,6 +61,8 @@ _STOPPED_S: Final = 1.0
 _TURN: Final = 32
 """Maximum number of updates taken at a time."""
 _LOST_PAUSE_S: Final = 1.0
+_PASSING: Final = PASSING | {"OOM", "MISCONF"}
+"""Error codes that pass within a client's patience: someone may make room in the server's memory, or on its disk."""
 
 T = TypeVar("T")
 
@@ -186,7 +189,7 @@ class RedisTransport:
 
     async def _patiently(self, action: Callable[[Connection], Awaitable[T]], request_id: str) -> T:
         try:
-            return await self._redis.patiently(action, time.monotonic() + self._patience_s)
+            return await self._redis.patiently(action, time.monotonic() + self._patience_s, _PASSING)
         except InvalidRequest as error:
             raise _refused(error, request_id) from None
         except (BrokerError, ResponseError) as error:

@@ -90,6 +90,31 @@ async def test_a_redis_that_starts_later(
     assert len(worker.requests) == 1
 
 
+async def test_a_redis_that_has_no_memory_for_a_while(stage: Stage, connect: Connect) -> None:
+    """Whoever has less patience is told why."""
+    await stage.worker()
+    link = await Link.open(stage.url)
+    await link.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        with pytest.raises(Unavailable, match="Redis takes no requests now: OOM") as caught:
+            await connect(stage.url, patience_s=0).generate([5]).accepted()
+        assert caught.value.code == "unreachable"
+        await link.call("CONFIG", "RESETSTAT")
+        reply = connect(stage.url).generate([5])
+        accepting = asyncio.create_task(reply.accepted())
+        await eventually(lambda: refused_for_memory(link))
+        assert not accepting.done()
+    finally:
+        await link.call("CONFIG", "SET", "maxmemory", 0)
+    await accepting
+    assert (await reply.result()).choices[0].tokens == tuple(stage.tokenizer.encode(TEXT))
+    await link.close()
+
+
+async def refused_for_memory(link: Link) -> bool:
+    return b"errorstat_OOM" in await link.call("INFO", "errorstats")
+
+
 async def test_a_closed_client_posts_nothing(connect: Connect) -> None:
     """A Redis that starts later gets no request that no caller waits for."""
     client = connect(f"redis://127.0.0.1:{free_port()}", patience_s=3600)
