@@ -23,14 +23,17 @@ class Attention {
   explicit Attention(const OrcaAttention& call) : state_(call) {}
 
   // Compute some key heads of a piece, together as their blocks are adjacent, or one after the other if each has many
-  // rows. `next` and its heads are what this thread will probably compute next.
-  void compute(const Piece& piece, Range heads, float* partials, const Piece& next, Range next_heads) {
+  // rows. `next` and its heads are what this thread will probably compute next. Results are kept if `claim()`.
+  template <class Claim>
+  void compute(const Piece& piece, Range heads, float* partials, const Piece& next, Range next_heads, Claim claim) {
     for (Range left = heads; left.begin < left.end;) {
       const Range together = first_together(piece, left);
       left.begin = together.end;
       const bool more = left.begin < left.end;
       const Piece& then = more ? piece : next;
-      compute_together(piece, together, partials, then, first_together(then, more ? left : next_heads));
+      compute_together(piece, together, then, first_together(then, more ? left : next_heads));
+      if (!claim()) return;
+      piece.parts == 1 ? write_output(state_, piece, running()) : keep_partial(state_, piece, running(), partials);
     }
   }
 
@@ -50,12 +53,14 @@ class Attention {
     return {heads.begin, std::min(heads.begin + most, heads.end)};
   }
 
-  void compute_together(const Piece& piece, Range heads, float* partials, const Piece& next, Range next_heads) {
+  RunningSoftmax running() { return {state_.most, state_.sum, state_.sums}; }
+
+  void compute_together(const Piece& piece, Range heads, const Piece& next, Range next_heads) {
     state_.take(piece, heads);
     const int64_t rows = state_.all_rows();
     shape_tiles(state_, few_by_tiles(state_) ? state_.rows : 0);
     prepare(state_, piece);
-    const RunningSoftmax running{state_.most, state_.sum, state_.sums};
+    const RunningSoftmax running = this->running();
     std::fill_n(running.most, rows, kNothing);
     std::fill_n(running.sum, rows, 0.0f);
     std::fill_n(running.values, rows * state_.sum_stride, 0.0f);
@@ -77,7 +82,6 @@ class Attention {
         add_band(running.values);
       }
     }
-    piece.parts == 1 ? write_output(state_, piece, running) : keep_partial(state_, piece, running, partials);
   }
 
   void score_band() {
@@ -122,7 +126,9 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
   const Takes takes(work.pieces, call.num_kv_heads, team.size);
   for (Stage stage = Stage::queue(team, thread, takes.size()); stage.take();) {
     const int64_t index = stage.begin(), following = stage.next(), next = following < 0 ? index : following;
-    attention.compute(takes.piece(index), takes.heads(index), partials, takes.piece(next), takes.heads(next));
+    const Piece piece = takes.piece(index), next_piece = takes.piece(next);
+    stage.offer();
+    attention.compute(piece, takes.heads(index), partials, next_piece, takes.heads(next), [&] { return stage.claim(); });
   }
   const int64_t heads = call.num_kv_heads, total = work.vectors ? int64_t(work.pieces.size()) * heads : 0;
   for (Stage stage = Stage::queue(team, thread, total); stage.take();) {

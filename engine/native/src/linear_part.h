@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "team.h"
 
 namespace orca {
@@ -25,6 +27,11 @@ inline int64_t row_groups(int64_t m, int64_t columns, int64_t threads) {
         groups *= 2;
     }
     return groups;
+}
+
+// The same where threads of a group take over from each other: none is alone in it.
+inline int64_t shared_row_groups(int64_t m, int64_t columns, int64_t threads) {
+    return std::min(row_groups(m, columns, threads), std::max<int64_t>(threads / 2, 1));
 }
 
 inline Part part_of(int64_t m, int64_t rows, int64_t columns, int64_t thread, int64_t threads) {

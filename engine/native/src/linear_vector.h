@@ -220,7 +220,9 @@ inline void blocks_times(
             }
         }
         if (index + 1 < together && block + 1 < blocks.end) continue;
-        for (int64_t each = 0; each <= index; each++) store(x.rows(block - index + each), kept[each]);
+        for (int64_t each = 0; each <= index; each++) {
+            if (!store(x.rows(block - index + each), kept[each])) return;
+        }
     }
 }
 
@@ -250,7 +252,8 @@ template <class Dot> class PanelProducts {
         other_ = unpacked_ + bytes;
     }
 
-    // Call `store(rows, sums)` for each block, sums [rows][PANEL]. Meanwhile the panel `next` (-1: none) is prepared.
+    // Call `store(rows, sums)` for each block, sums [rows][PANEL], until it returns false. Meanwhile the panel `next` (-1:
+    // none) is prepared.
     template <class Store> void times(int64_t panel, int64_t next, Store store) {
         if (alone_) {
             Alone alone;
@@ -305,13 +308,15 @@ template <class Dot> class PanelProducts {
 // One thread's part of packed rows times all panels, written to y.
 template <class Dot>
 void rows_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Team& team, int thread) {
-    const int64_t groups = row_groups(y.m, panels(linear.n), team.size);
+    const int64_t groups = shared_row_groups(y.m, panels(linear.n), team.size);
     PanelProducts<Dot> products(linear, x, share(x.blocks(), thread % groups, groups));
-    for (Stage stage(team, thread, {panels(linear.n), 1, groups}, true); stage.take();) {
+    for (Stage stage(team, thread, {panels(linear.n), 1, groups}); stage.take();) {
+        stage.offer();
         const int64_t panel = stage.begin();
         products.times(panel, stage.next(), [&](Range rows, const float* sums) {
-            if (!stage.claim()) return;
+            if (!stage.claim()) return false;
             for (int64_t row = rows.begin; row < rows.end; row++, sums += PANEL) store_row(linear, y, row, panel, sums);
+            return true;
         });
     }
 }

@@ -20,23 +20,26 @@ template <class Dot> class Gating {
 
     void compute(Team& team, int thread) {
         static thread_local Scratch memory;
-        const int64_t half = mlp_.down->k / PANEL, groups = row_groups(x_.m(), half, team.size);
+        const int64_t half = mlp_.down->k / PANEL, groups = shared_row_groups(x_.m(), half, team.size);
         const Range blocks = share(x_.blocks(), thread % groups, groups);
         const int64_t first_row = x_.rows(blocks.begin).begin;
         T* gates = memory.get<T>((x_.rows(blocks.end - 1).end - first_row) * PANEL);
         PanelProducts<Dot> products(*mlp_.gate_up, x_, blocks);
-        for (Stage stage(team, thread, {half, 1, groups}, true); stage.take();) {
+        for (Stage stage(team, thread, {half, 1, groups}); stage.take();) {
+            stage.offer();
             const int64_t panel = stage.begin();
             products.times(panel, half + panel, [&](Range rows, const float* sums) {
                 store_rows(panel, sums, rows, gates + (rows.begin - first_row) * PANEL);
+                return true;
             });
             products.times(half + panel, stage.next(), [&](Range rows, const float* sums) {
-                if (!stage.claim()) return;
+                if (!stage.claim()) return false;
                 alignas(64) T values[MOST_ROWS * PANEL];
                 store_rows(half + panel, sums, rows, values);
                 const T* opening = gates + (rows.begin - first_row) * PANEL;
                 gated_row(opening, values, values, (rows.end - rows.begin) * PANEL, mlp_.activation);
                 gated_.put(rows, panel * PANEL, values);
+                return true;
             });
         }
     }

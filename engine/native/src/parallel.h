@@ -23,15 +23,15 @@ inline void pause() {
 // upper half: a thread that was descheduled in an earlier stage cannot disturb a later one.
 struct alignas(64) Member {
   std::atomic<uint64_t> taken;  // pieces of this thread's share, whoever took them
-  std::atomic<uint64_t> held;   // the piece being computed that another thread may take over; 0: none
-  std::atomic<uint64_t> done;   // pieces that this thread completed
+  std::atomic<uint64_t> held;   // the piece that it has offered; 0: none
+  alignas(64) std::atomic<uint64_t> done;  // pieces that it completed; read by all that wait
   uint32_t stage;               // in which this thread is; its own
 };
 
 // The state that the threads of one parallel region share. They pass the same stages one after another, see stage.h.
 class Team {
  public:
-  // By one thread, before the others begin.
+  // By one thread, before the others begin. It leads no other team meanwhile.
   void begin(int threads) {
     static thread_local Member members[kMostThreads];
     members_ = members;
@@ -74,9 +74,9 @@ class Team {
 
   // Sleep until the stage is over: an idle core picks up a thread that was descheduled, a spinning one does not, and uses up
   // the share that this process has of a core beside other programs.
-  void sleep_through(uint32_t stage) {
+  void sleep_through(uint32_t stage, int64_t pieces) {
     asleep_.fetch_add(1);
-    while (stage_.load() == stage) syscall(SYS_futex, &stage_, FUTEX_WAIT_PRIVATE, stage, nullptr, nullptr, 0);
+    while (!end(stage, pieces)) syscall(SYS_futex, &stage_, FUTEX_WAIT_PRIVATE, stage, nullptr, nullptr, 0);
     asleep_.fetch_sub(1);
   }
 

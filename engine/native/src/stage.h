@@ -20,22 +20,21 @@ struct Division {
 
 // One thread's way through a stage. Each thread takes the pieces of its own share, then those that are left of others, whose
 // threads may have been descheduled. A stage ends when its pieces are complete, not when all threads have arrived: a thread
-// that comes late finds over what it missed. If the stage allows it, a piece that a thread does not finish is computed again
-// by another one. Only one of the two stores the results, see `claim`. All threads must pass the same stages.
+// that comes late finds over what it missed. A piece that its thread has offered and does not finish is computed again by
+// another one. Only one of the two stores the results, see `claim`. All threads must pass the same stages.
 class Stage {
  public:
-  // `again`: pieces may be computed by two threads at the same time, so their results are stored only after `claim`.
-  Stage(Team& team, int thread, const Division& division, bool again = false)
+  Stage(Team& team, int thread, const Division& division)
       : team_(team),
         thread_(thread),
         division_(division),
-        again_(again && team.size > 1),
         pieces_(std::max<int64_t>((division.items + division.at_once - 1) / division.at_once, 1)),
-        shares_(division.queued ? 1 : team.size / division.groups),
+        shares_(division.queued ? 1 : std::min<int64_t>(team.size / division.groups, pieces_)),
         group_(thread % division.groups),
         number_(++team.member(thread).stage) {
     turn_to(thread / division.groups % shares_);
-    if (again_) began_ = Clock::now();
+    // Arguments that were read from memory which a later stage overwrites must not pass for this stage's.
+    std::atomic_thread_fence(std::memory_order_acquire);
   }
 
   // The share of each thread is one piece, whose number is that of the thread.
@@ -50,7 +49,6 @@ class Stage {
     while (!team_.is_over(number_)) {
       if (!take_free() && !wait()) continue;
       if (begin() < end()) return true;
-      claim();
       end_piece();
     }
     return false;
@@ -64,6 +62,16 @@ class Stage {
   int64_t next() const {
     const int64_t piece = first_free(taken_->load(std::memory_order_relaxed));
     return piece < own_.end ? piece * division_.at_once : -1;
+  }
+
+  // Let another thread compute the piece, too, if this one takes long. From here on the stage can end, and what it reads may
+  // be overwritten, before this thread has computed the piece: its results, and all else it stores, need a `claim`.
+  void offer() {
+    if (team_.size == 1 || is_taken_over_) return;  // a second thread finishes it
+    if (num_done_ == 0) began_ = Clock::now();
+    claimed_ = false;
+    offers_ = true;
+    team_.member(thread_).held.store(word(id()), std::memory_order_release);
   }
 
   // To be called when results are ready to be stored, at any time before the next `take`. Return whether they are to be
@@ -95,15 +103,14 @@ class Stage {
   }
 
   void end_piece() {
-    if (has_piece_ && claimed_) team_.member(thread_).done.store(word(++num_done_), std::memory_order_release);
+    if (has_piece_ && claim()) team_.member(thread_).done.store(word(++num_done_), std::memory_order_release);
     has_piece_ = claimed_ = false;
   }
 
-  void hold(int64_t piece) {
+  void hold(int64_t piece, bool is_taken_over) {
     piece_ = piece;
-    has_piece_ = true;
-    claimed_ = !again_;
-    if (again_) team_.member(thread_).held.store(word(id()), std::memory_order_release);
+    is_taken_over_ = is_taken_over;
+    has_piece_ = claimed_ = true;
   }
 
   bool take_free() {
@@ -112,7 +119,7 @@ class Stage {
       while (seen >> 32 <= number_ && first_free(seen) < own_.end) {
         const int64_t piece = first_free(seen);
         if (!taken_->compare_exchange_weak(seen, word(piece + 1 - own_.begin), std::memory_order_relaxed)) continue;
-        hold(piece);
+        hold(piece, false);
         return true;
       }
       turn_to(share_ + 1 == shares_ ? 0 : share_ + 1);
@@ -124,25 +131,24 @@ class Stage {
   bool wait() {
     const int64_t all = pieces_ * division_.groups;
     if (team_.ends_soon(number_, all)) return false;
-    if (again_ && num_done_ > 0) {
+    if (offers_ && num_done_ > 0) {
       const Clock::time_point now = Clock::now();
       while (Clock::now() - now < kPatience * (now - began_) / num_done_) {
         if (team_.ends_soon(number_, all)) return false;
       }
       if (take_over()) return true;
     }
-    team_.sleep_through(number_);
+    team_.sleep_through(number_, all);
     return false;
   }
 
-  // Claim a piece that another thread holds.
+  // Take a piece over that another thread has offered and not claimed.
   bool take_over() {
     for (int64_t other = group_; other < team_.size; other += division_.groups) {
       std::atomic<uint64_t>& held = team_.member(other).held;
       uint64_t seen = held.load(std::memory_order_relaxed);
       if (seen >> 32 != number_ || !held.compare_exchange_strong(seen, 0, std::memory_order_acq_rel)) continue;
-      piece_ = static_cast<int64_t>(static_cast<uint32_t>(seen)) - 1;
-      has_piece_ = claimed_ = true;
+      hold(static_cast<int64_t>(static_cast<uint32_t>(seen)) - 1, true);
       return true;
     }
     return false;
@@ -151,14 +157,13 @@ class Stage {
   Team& team_;
   const int thread_;
   const Division division_;
-  const bool again_;
   const int64_t pieces_, shares_, group_;
   const uint32_t number_;
   int64_t share_;                // whose pieces this thread takes
   Range own_;                    // they, and
   std::atomic<uint64_t>* taken_;  // how many of them have been taken
   int64_t piece_ = 0;
-  bool has_piece_ = false, claimed_ = false;
+  bool has_piece_ = false, claimed_ = false, is_taken_over_ = false, offers_ = false;
   uint32_t num_done_ = 0;
   Clock::time_point began_{};
 };

@@ -29,7 +29,8 @@ void overtaken() {
   std::atomic<bool> held{false}, passed{false};
   bool claimed = true;
   run_team(2, [&](Team& team, int thread) {
-    for (Stage stage(team, thread, {8}, true); stage.take();) {
+    for (Stage stage(team, thread, {8}); stage.take();) {
+      stage.offer();
       if (thread == 1) {
         held.store(true);
         until(passed);
@@ -72,7 +73,8 @@ void claimed() {
   std::atomic<int> stored{0};
   int seen = -1;
   run_team(2, [&](Team& team, int thread) {
-    for (Stage stage(team, thread, {2}, true); stage.take();) {
+    for (Stage stage(team, thread, {2}); stage.take();) {
+      stage.offer();
       if (thread == 0) until(claims);
       check(stage.claim(), "nobody takes over a claimed piece");
       claims.store(true);
@@ -112,10 +114,10 @@ void hurried(int threads, int64_t groups, int64_t items, int64_t at_once, uint64
     for (int number = 0; number < kStages; ++number) {
       const std::vector<uint64_t>& from = buffers[number % 2];
       std::vector<uint64_t>& to = buffers[(number + 1) % 2];
-      const bool again = number % 3 != 1;
       const bool all = groups_here == 1;
       const Division division{all ? items * groups : items, at_once, groups_here, number % 5 == 4 && all};
-      for (Stage stage(team, thread, division, again); stage.take();) {
+      for (Stage stage(team, thread, division); stage.take();) {
+        if (number % 3 != 1) stage.offer();
         const int64_t first = all ? 0 : thread % groups * items;
         std::vector<uint64_t> found;
         for (int64_t item = stage.begin(); item < stage.end(); ++item) found.push_back(value_of(from, number, first + item));
