@@ -114,26 +114,26 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
   const TileRegisters tiles;
 #endif
   for (Stage stage = Stage::of_threads(team, thread); stage.take();) {
-    if (stage.begin() == 0) {
+    if (stage.piece() == 0) {
       divide(call, team.size, work);
       work.partials.get<float>(attention.partial_floats(work.vectors));
     }
-    const Range written = share(call.num_tokens, stage.begin(), team.size);
+    const Range written = share(call.num_tokens, stage.piece(), team.size);
     CacheWriter<kFormat>(call, memory().wide).write(written.begin, written.end);
   }
   // What follows was divided for a later call if this thread has missed the stage, and is not used then.
   float* partials = work.partials.get<float>(0);
   const Takes takes(work.pieces, call.num_kv_heads, team.size);
   for (Stage stage = Stage::queue(team, thread, takes.size()); stage.take();) {
-    const int64_t index = stage.begin(), following = stage.next(), next = following < 0 ? index : following;
+    const int64_t index = stage.piece(), following = stage.next(), next = following < 0 ? index : following;
     const Piece piece = takes.piece(index), next_piece = takes.piece(next);
     stage.offer();
     attention.compute(piece, takes.heads(index), partials, next_piece, takes.heads(next), [&] { return stage.claim(); });
   }
   const int64_t heads = call.num_kv_heads, total = work.vectors ? int64_t(work.pieces.size()) * heads : 0;
   for (Stage stage = Stage::queue(team, thread, total); stage.take();) {
-    const Piece& piece = work.pieces[stage.begin() / heads];
-    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, stage.begin() % heads, partials);
+    const Piece& piece = work.pieces[stage.piece() / heads];
+    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, stage.piece() % heads, partials);
   }
 }
 

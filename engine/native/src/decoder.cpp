@@ -80,7 +80,7 @@ class Decoder {
   // A stage in which `work(part)` computes the share of each thread.
   template <class Work>
   void by_shares(Work work) {
-    for (Stage stage = Stage::of_threads(team_, thread_); stage.take();) work(static_cast<int>(stage.begin()));
+    for (Stage stage = Stage::of_threads(team_, thread_); stage.take();) work(static_cast<int>(stage.piece()));
   }
 
   static T* row(const OrcaBuffer& buffer, int64_t index) { return static_cast<T*>(buffer.data) + index * buffer.stride; }

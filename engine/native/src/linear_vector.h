@@ -157,7 +157,7 @@ template <class Dot> class PackedRows {
 
     // By the whole team.
     void pack(Team& team, int thread) {
-        for (Stage stage(team, thread, {blocks_}); stage.take();) pack(rows(stage.begin()));
+        for (Stage stage(team, thread, {blocks_}); stage.take();) pack(rows(stage.piece()));
     }
 
     // Write PANEL columns of the rows of a block, from `column` on, directly instead of packing them from x: [rows][PANEL].
@@ -310,9 +310,9 @@ template <class Dot>
 void rows_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Team& team, int thread) {
     const int64_t groups = shared_row_groups(y.m, panels(linear.n), team.size);
     PanelProducts<Dot> products(linear, x, share(x.blocks(), thread % groups, groups));
-    for (Stage stage(team, thread, {panels(linear.n), 1, groups}); stage.take();) {
+    for (Stage stage(team, thread, {panels(linear.n), groups}); stage.take();) {
         stage.offer();
-        const int64_t panel = stage.begin();
+        const int64_t panel = stage.piece();
         products.times(panel, stage.next(), [&](Range rows, const float* sums) {
             if (!stage.claim()) return false;
             for (int64_t row = rows.begin; row < rows.end; row++, sums += PANEL) store_row(linear, y, row, panel, sums);

@@ -25,9 +25,9 @@ template <class Dot> class Gating {
         const int64_t first_row = x_.rows(blocks.begin).begin;
         T* gates = memory.get<T>((x_.rows(blocks.end - 1).end - first_row) * PANEL);
         PanelProducts<Dot> products(*mlp_.gate_up, x_, blocks);
-        for (Stage stage(team, thread, {half, 1, groups}); stage.take();) {
+        for (Stage stage(team, thread, {half, groups}); stage.take();) {
             stage.offer();
-            const int64_t panel = stage.begin();
+            const int64_t panel = stage.piece();
             products.times(panel, half + panel, [&](Range rows, const float* sums) {
                 store_rows(panel, sums, rows, gates + (rows.begin - first_row) * PANEL);
                 return true;
@@ -72,8 +72,8 @@ void mlp_by_vectors(
 template <int32_t FORMAT>
 void mlp_by_tiles(const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& inner, Team& team, int thread) {
     const auto part = [&](int64_t index) { return TiledMlp<FORMAT>(mlp, x, y, inner, index, team.size); };
-    for (Stage stage = Stage::of_threads(team, thread); stage.take();) part(stage.begin()).open();
-    for (Stage stage = Stage::of_threads(team, thread); stage.take();) part(stage.begin()).close();
+    for (Stage stage = Stage::of_threads(team, thread); stage.take();) part(stage.piece()).open();
+    for (Stage stage = Stage::of_threads(team, thread); stage.take();) part(stage.piece()).close();
 }
 #endif
 

@@ -10,11 +10,10 @@
 
 namespace orca {
 
-// How a stage's items are divided into pieces, and these among the threads.
+// How the pieces of a stage are divided among the threads.
 struct Division {
-  int64_t items;
-  int64_t at_once = 1;  // items of a piece
-  int64_t groups = 1;   // threads i, i + groups ... compute all items together, and each group computes them
+  int64_t pieces;
+  int64_t groups = 1;   // threads i, i + groups ... compute all pieces together, and each group computes them
   bool queued = false;  // pieces are taken in order by any thread, instead of by shares first
 };
 
@@ -28,7 +27,7 @@ class Stage {
       : team_(team),
         thread_(thread),
         division_(division),
-        pieces_(std::max<int64_t>((division.items + division.at_once - 1) / division.at_once, 1)),
+        pieces_(std::max<int64_t>(division.pieces, 1)),
         shares_(division.queued ? 1 : std::min<int64_t>(team.size / division.groups, pieces_)),
         group_(thread % division.groups),
         number_(++team.member(thread).stage) {
@@ -41,27 +40,25 @@ class Stage {
   static Stage of_threads(Team& team, int thread) { return {team, thread, {team.size}}; }
 
   // Pieces that are taken in order by any thread.
-  static Stage queue(Team& team, int thread, int64_t pieces) { return {team, thread, {pieces, 1, 1, true}}; }
+  static Stage queue(Team& team, int thread, int64_t pieces) { return {team, thread, {pieces, 1, true}}; }
 
   // Begin the next piece and return true; or return false once the whole stage is complete.
   bool take() {
     end_piece();
     while (!team_.is_over(number_)) {
       if (!take_free() && !wait()) continue;
-      if (begin() < end()) return true;
+      if (piece_ < division_.pieces) return true;
       end_piece();
     }
     return false;
   }
 
-  // Items of the piece.
-  int64_t begin() const { return piece_ * division_.at_once; }
-  int64_t end() const { return std::min(begin() + division_.at_once, division_.items); }
+  int64_t piece() const { return piece_; }
 
-  // The first item that this thread takes next, unless another one does; -1: unknown.
+  // The piece that this thread takes next, unless another one does; -1: unknown.
   int64_t next() const {
     const int64_t piece = first_free(taken_->load(std::memory_order_relaxed));
-    return piece < own_.end ? piece * division_.at_once : -1;
+    return piece < own_.end ? piece : -1;
   }
 
   // Let another thread compute the piece, too, if this one takes long. From here on the stage can end, and what it reads may
@@ -157,10 +154,11 @@ class Stage {
   Team& team_;
   const int thread_;
   const Division division_;
-  const int64_t pieces_, shares_, group_;
+  const int64_t pieces_;  // one that holds nothing if there are none: a stage must be ended
+  const int64_t shares_, group_;
   const uint32_t number_;
-  int64_t share_;                // whose pieces this thread takes
-  Range own_;                    // they, and
+  int64_t share_;                 // whose pieces this thread takes
+  Range own_;                     // they, and
   std::atomic<uint64_t>* taken_;  // how many of them have been taken
   int64_t piece_ = 0;
   bool has_piece_ = false, claimed_ = false, is_taken_over_ = false, offers_ = false;

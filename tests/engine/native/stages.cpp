@@ -3,7 +3,6 @@
 #include "stage.h"
 
 #include <cstdio>
-#include <cstring>
 #include <sched.h>
 #include <vector>
 
@@ -40,9 +39,9 @@ void overtaken() {
         until(held);
         if (!stage.claim()) continue;
       }
-      ++stored[stage.begin()];
+      ++stored[stage.piece()];
     }
-    for (Stage stage = Stage::of_threads(team, thread); stage.take();) ++stored[stage.begin()];
+    for (Stage stage = Stage::of_threads(team, thread); stage.take();) ++stored[stage.piece()];
     if (thread == 0) passed.store(true);
   });
   check(!claimed, "a thread stores a piece that another one has taken over");
@@ -94,7 +93,7 @@ uint64_t mixed(uint64_t value) {
 
 // Every stage computes its items from all items of the one before, in buffers that are used again: a result that is stored
 // late, or twice after a change, spoils the end.
-void hurried(int threads, int64_t groups, int64_t items, int64_t at_once, uint64_t seed) {
+void hurried(int threads, int64_t groups, int64_t items, uint64_t seed) {
   constexpr int kStages = 60;
   std::vector<uint64_t> buffers[2] = {std::vector<uint64_t>(items * groups, 1), std::vector<uint64_t>(items * groups, 1)};
   const auto value_of = [&](const std::vector<uint64_t>& from, int number, int64_t item) {
@@ -115,16 +114,14 @@ void hurried(int threads, int64_t groups, int64_t items, int64_t at_once, uint64
       const std::vector<uint64_t>& from = buffers[number % 2];
       std::vector<uint64_t>& to = buffers[(number + 1) % 2];
       const bool all = groups_here == 1;
-      const Division division{all ? items * groups : items, at_once, groups_here, number % 5 == 4 && all};
+      const Division division{all ? items * groups : items, groups_here, number % 5 == 4 && all};
       for (Stage stage(team, thread, division); stage.take();) {
         if (number % 3 != 1) stage.offer();
-        const int64_t first = all ? 0 : thread % groups * items;
-        std::vector<uint64_t> found;
-        for (int64_t item = stage.begin(); item < stage.end(); ++item) found.push_back(value_of(from, number, first + item));
+        const int64_t item = (all ? 0 : thread % groups * items) + stage.piece();
+        const uint64_t found = value_of(from, number, item);
         draw = mixed(draw + 1);
         if (draw % 16 == 0) usleep(draw / 16 % 300);
-        if (!stage.claim()) continue;
-        std::memcpy(&to[first + stage.begin()], found.data(), found.size() * sizeof(uint64_t));
+        if (stage.claim()) to[item] = found;
       }
     }
   });
@@ -138,7 +135,7 @@ int main() {
   late();
   claimed();
   for (uint64_t seed = 0; seed < 40; ++seed) {
-    for (const int threads : {1, 2, 3, 4, 8}) hurried(threads, seed % 2 + 1, seed % 7 + 1, seed % 3 + 1, seed);
+    for (const int threads : {1, 2, 3, 4, 8}) hurried(threads, seed % 2 + 1, seed % 7 + 1, seed);
   }
   return num_wrong > 0;
 }
