@@ -115,15 +115,15 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
 #endif
   for (Stage stage = Stage::of_threads(team, thread); stage.take();) {
     if (stage.piece() == 0) {
-      divide(call, team.size, work);
+      divide(call, team.size(), work);
       work.partials.get<float>(attention.partial_floats(work.vectors));
     }
-    const Range written = share(call.num_tokens, stage.piece(), team.size);
+    const Range written = share(call.num_tokens, stage.piece(), team.size());
     CacheWriter<kFormat>(call, memory().wide).write(written.begin, written.end);
   }
   // What follows was divided for a later call if this thread has missed the stage, and is not used then.
   float* partials = work.partials.get<float>(0);
-  const Takes takes(work.pieces, call.num_kv_heads, team.size);
+  const Takes takes(work.pieces, call.num_kv_heads, team.size());
   for (Stage stage = Stage::queue(team, thread, takes.size()); stage.take();) {
     const int64_t index = stage.piece(), following = stage.next(), next = following < 0 ? index : following;
     const Piece piece = takes.piece(index), next_piece = takes.piece(next);

@@ -112,7 +112,7 @@ class Decoder {
   }
 
   void gather(const int64_t* rows, int64_t count, const OrcaBuffer& x, const OrcaBuffer& gathered, int part) {
-    const Range range = share(count, part, team_.size);
+    const Range range = share(count, part, team_.size());
     for (int64_t index = range.begin; index < range.end; ++index) {
       std::memcpy(row(gathered, index), row(x, rows[index]), gathered.stride * sizeof(T));
     }
@@ -132,7 +132,7 @@ class Decoder {
   }
 
   Range columns_of(int64_t width, int part) const {
-    const Range lanes = share((width + kLanes - 1) / kLanes, part, team_.size);
+    const Range lanes = share((width + kLanes - 1) / kLanes, part, team_.size());
     return {lanes.begin * kLanes, std::min(lanes.end * kLanes, width)};
   }
 
@@ -176,7 +176,7 @@ class Decoder {
     const Vectors residual = stream(hidden()), change = stream(call_.change);
     by_shares([&](int part) {
       rms_norm_team(changed ? change : residual, changed ? &residual : nullptr, stream(call_.normed), weight,
-                    model_.hidden_size, model_.epsilon, part, team_.size);
+                    model_.hidden_size, model_.epsilon, part, team_.size());
     });
   }
 
@@ -189,7 +189,7 @@ class Decoder {
 
   void position(const Vectors& vectors, const float* weight, int part) {
     const Norm norm{weight, model_.head_size, model_.epsilon};
-    rotary_team(vectors, weight ? &norm : nullptr, call_.cosines, call_.sines, model_.rotary_size, part, team_.size);
+    rotary_team(vectors, weight ? &norm : nullptr, call_.cosines, call_.sines, model_.rotary_size, part, team_.size());
   }
 
   void attend_layer(OrcaAttention attention, bool is_last) {
@@ -226,7 +226,7 @@ class Decoder {
     const OrcaBuffer behind{row(call_.gate_up, 0) + size, call_.gate_up.stride};
     by_shares([&](int part) {
       gated_team(gate, rows_of(behind, num_rows_), rows_of(call_.gated, num_rows_), size, model_.activation, part,
-                 team_.size);
+                 team_.size());
     });
   }
 

@@ -327,7 +327,7 @@ void block_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range ro
 template <int32_t FORMAT>
 void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Team& team, int thread) {
     for (Stage stage = Stage::of_threads(team, thread); stage.take();) {
-        const Part part = part_of(x.m, x.m, panels(linear.n), stage.piece(), team.size);
+        const Part part = part_of(x.m, x.m, panels(linear.n), stage.piece(), team.size());
         if (part.empty()) continue;
         const int64_t size = part.rows.end - part.rows.begin, blocks = (size + BLOCK_ROWS - 1) / BLOCK_ROWS;
         for (int64_t index = 0; index < blocks; index++) {

@@ -308,7 +308,7 @@ template <class Dot> class PanelProducts {
 // One thread's part of packed rows times all panels, written to y.
 template <class Dot>
 void rows_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Team& team, int thread) {
-    const int64_t groups = shared_row_groups(y.m, panels(linear.n), team.size);
+    const int64_t groups = shared_row_groups(y.m, panels(linear.n), team.size());
     PanelProducts<Dot> products(linear, x, share(x.blocks(), thread % groups, groups));
     for (Stage stage(team, thread, {panels(linear.n), groups}); stage.take();) {
         stage.offer();

@@ -20,7 +20,7 @@ template <class Dot> class Gating {
 
     void compute(Team& team, int thread) {
         static thread_local Scratch memory;
-        const int64_t half = mlp_.down->k / PANEL, groups = shared_row_groups(x_.m(), half, team.size);
+        const int64_t half = mlp_.down->k / PANEL, groups = shared_row_groups(x_.m(), half, team.size());
         const Range blocks = share(x_.blocks(), thread % groups, groups);
         const int64_t first_row = x_.rows(blocks.begin).begin;
         T* gates = memory.get<T>((x_.rows(blocks.end - 1).end - first_row) * PANEL);
@@ -71,7 +71,7 @@ void mlp_by_vectors(
 #ifdef __AMX_BF16__
 template <int32_t FORMAT>
 void mlp_by_tiles(const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& inner, Team& team, int thread) {
-    const auto part = [&](int64_t index) { return TiledMlp<FORMAT>(mlp, x, y, inner, index, team.size); };
+    const auto part = [&](int64_t index) { return TiledMlp<FORMAT>(mlp, x, y, inner, index, team.size()); };
     for (Stage stage = Stage::of_threads(team, thread); stage.take();) part(stage.piece()).open();
     for (Stage stage = Stage::of_threads(team, thread); stage.take();) part(stage.piece()).close();
 }

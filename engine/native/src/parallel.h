@@ -31,18 +31,22 @@ struct alignas(64) Member {
 // The state that the threads of one parallel region share. They pass the same stages one after another, see stage.h.
 class Team {
  public:
-  // By one thread, before the others begin. It leads no other team meanwhile.
-  void begin(int threads) {
+  // For at most so many threads, by the one that begins the region. It leads no other team meanwhile.
+  explicit Team(int most) {
     static thread_local Member members[kMostThreads];
     members_ = members;
-    size = threads;
-    for (int thread = 0; thread < size; ++thread) {
+    for (int thread = 0; thread < most; ++thread) {
       members[thread].taken.store(0, std::memory_order_relaxed);
       members[thread].held.store(0, std::memory_order_relaxed);
       members[thread].done.store(0, std::memory_order_relaxed);
       members[thread].stage = 0;
     }
   }
+
+  // By each thread, first of all: the region has so many.
+  void join(int threads) { size_.store(threads, std::memory_order_relaxed); }
+
+  int size() const { return size_.load(std::memory_order_relaxed); }
 
   Member& member(int64_t thread) { return members_[thread]; }
 
@@ -52,7 +56,7 @@ class Team {
   bool end(uint32_t stage, int64_t pieces) {
     if (is_over(stage)) return true;
     int64_t done = 0;
-    for (int thread = 0; thread < size; ++thread) {
+    for (int thread = 0; thread < size(); ++thread) {
       const uint64_t word = members_[thread].done.load(std::memory_order_acquire);
       if (word >> 32 == stage) done += static_cast<uint32_t>(word);
     }
@@ -82,25 +86,24 @@ class Team {
 
   static constexpr int kMostThreads = 256;
 
-  int size = 1;
-
  private:
   static constexpr int kSpins = 2048;
   static constexpr int kLook = 16;  // spins for each look at the words that others write
 
-  Member* members_ = nullptr;
+  Member* members_;
+  std::atomic<int> size_{1};
   alignas(64) std::atomic<uint32_t> stage_{1};
   std::atomic<int> asleep_{0};
 };
 
-// Run `work(team, thread)` on at most `threads` threads.
+// Run `work(team, thread)` on at most `threads` threads. Each begins when it comes: the others compute its share meanwhile.
 template <class Work>
 inline void run_team(int threads, Work work) {
-  Team team;
-#pragma omp parallel num_threads(std::min(threads, Team::kMostThreads))
+  const int most = std::min(threads, Team::kMostThreads);
+  Team team(most);
+#pragma omp parallel num_threads(most)
   {
-#pragma omp single
-    team.begin(omp_get_num_threads());
+    team.join(omp_get_num_threads());
     work(team, omp_get_thread_num());
   }
 }

@@ -28,7 +28,7 @@ class Stage {
         thread_(thread),
         division_(division),
         pieces_(std::max<int64_t>(division.pieces, 1)),
-        shares_(division.queued ? 1 : std::min<int64_t>(team.size / division.groups, pieces_)),
+        shares_(division.queued ? 1 : std::min<int64_t>(team.size() / division.groups, pieces_)),
         group_(thread % division.groups),
         number_(++team.member(thread).stage) {
     turn_to(thread / division.groups % shares_);
@@ -37,7 +37,7 @@ class Stage {
   }
 
   // The share of each thread is one piece, whose number is that of the thread.
-  static Stage of_threads(Team& team, int thread) { return {team, thread, {team.size}}; }
+  static Stage of_threads(Team& team, int thread) { return {team, thread, {team.size()}}; }
 
   // Pieces that are taken in order by any thread.
   static Stage queue(Team& team, int thread, int64_t pieces) { return {team, thread, {pieces, 1, true}}; }
@@ -64,7 +64,7 @@ class Stage {
   // Let another thread compute the piece, too, if this one takes long. From here on the stage can end, and what it reads may
   // be overwritten, before this thread has computed the piece: its results, and all else it stores, need a `claim`.
   void offer() {
-    if (team_.size == 1 || is_taken_over_) return;  // a second thread finishes it
+    if (team_.size() == 1 || is_taken_over_) return;  // a second thread finishes it
     if (num_done_ == 0) began_ = Clock::now();
     claimed_ = false;
     offers_ = true;
@@ -141,7 +141,7 @@ class Stage {
 
   // Take a piece over that another thread has offered and not claimed.
   bool take_over() {
-    for (int64_t other = group_; other < team_.size; other += division_.groups) {
+    for (int64_t other = group_; other < team_.size(); other += division_.groups) {
       std::atomic<uint64_t>& held = team_.member(other).held;
       uint64_t seen = held.load(std::memory_order_relaxed);
       if (seen >> 32 != number_ || !held.compare_exchange_strong(seen, 0, std::memory_order_acq_rel)) continue;

@@ -11,7 +11,7 @@ extern "C" int orca_team(int32_t* ids, int threads) {
   int size = 0;
   orca::run_team(threads, [&](orca::Team& team, int thread) {
     ids[thread] = static_cast<int32_t>(syscall(SYS_gettid));
-    if (thread == 0) size = team.size;
+    if (thread == 0) size = team.size();
   });
   return size;
 }

@@ -2,7 +2,9 @@
 
 #include "stage.h"
 
+#include <csignal>
 #include <cstdio>
+#include <pthread.h>
 #include <sched.h>
 #include <vector>
 
@@ -66,6 +68,30 @@ void late() {
   check(done[0] == 0 + 1 + 2 + 3 + 4 && done[1] == 0, "who is late has nothing to do in stages that are over");
 }
 
+std::atomic<bool> interrupted{false}, released{false};
+
+// A thread that has not even begun the region keeps nobody from computing all of it.
+void absent() {
+  pthread_t other{};
+  run_team(2, [&](Team&, int thread) {
+    if (thread == 1) other = pthread_self();
+  });
+  signal(SIGUSR1, [](int) {
+    interrupted.store(true);
+    until(released);
+  });
+  pthread_kill(other, SIGUSR1);
+  until(interrupted);
+  std::atomic<int> done{0};
+  run_team(2, [&](Team& team, int thread) {
+    for (int number = 0; number < 3; ++number) {
+      for (Stage stage(team, thread, {4}); stage.take();) ++done;
+    }
+    if (thread == 0) released.store(true);
+  });
+  check(done == 12, "pieces are computed once, whoever comes late");
+}
+
 // Once claimed, a piece is waited for.
 void claimed() {
   std::atomic<bool> claims{false};
@@ -108,7 +134,7 @@ void hurried(int threads, int64_t groups, int64_t items, uint64_t seed) {
     expected = next;
   }
   run_team(threads, [&](Team& team, int thread) {
-    const int64_t groups_here = team.size % groups ? 1 : groups;
+    const int64_t groups_here = team.size() % groups ? 1 : groups;
     uint64_t draw = mixed(seed + thread);
     for (int number = 0; number < kStages; ++number) {
       const std::vector<uint64_t>& from = buffers[number % 2];
@@ -133,6 +159,7 @@ void hurried(int threads, int64_t groups, int64_t items, uint64_t seed) {
 int main() {
   overtaken();
   late();
+  absent();
   claimed();
   for (uint64_t seed = 0; seed < 40; ++seed) {
     for (const int threads : {1, 2, 3, 4, 8}) hurried(threads, seed % 2 + 1, seed % 7 + 1, seed);
