@@ -31,8 +31,7 @@ class WorkerSettings(BrokerSettings, LogSettings):
     torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
     bind_threads: bool = Field(
         True,
-        description="Bind CPU threads to cores, each to its own, if they take all that the worker may use, and while "
-        "no other program needs these.",
+        description="Bind CPU threads to cores, each to its own, if they take all that the worker may use.",
     )
     max_batch_size: int | None = Field(
         None,

@@ -1,11 +1,8 @@
-"""Compute threads on cores of their own, and back where others need these."""
+"""Compute threads on cores of their own."""
 
 import logging
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,46 +58,31 @@ def test_a_team_of_another_size_is_left_alone(difference: int) -> None:
 
 @needs_operators
 @needs_two_cores
-@pytest.mark.usefixtures("short_intervals")
-def test_threads_are_released_for_another_program_and_bound_again_behind_it(
-    competitor: "subprocess.Popen[bytes]", caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.usefixtures("at_each_iteration")
+def test_a_team_that_grows_is_released_and_bound_again_once_it_fits(caplog: pytest.LogCaptureFixture) -> None:
+    """New threads have the affinity of the leader, so all of them would compute on its core."""
     caplog.set_level(logging.INFO, "orcastream.worker")
+    cores = physical_cores(usable_processors())
 
-    def until_both() -> None:
-        binding = CoreBinding(team_threads)
-        binding.iterated(ALL)
-        assert _affinities() != [usable_processors()] * len(_affinities())
-        _compute_until(binding, lambda: _affinities() == [usable_processors()] * len(_affinities()))
-        competitor.kill()
-        _compute_until(binding, lambda: _affinities() == physical_cores(usable_processors()))
+    def grow_and_shrink() -> list[list[set[int]]]:
+        binding, seen = CoreBinding(team_threads), []
+        for threads in (len(cores), len(cores) + 1, len(cores)):
+            torch.set_num_threads(threads)
+            binding.iterated(ALL)
+            binding.iterated(ALL)
+            seen.append(_affinities())
+        return seen
 
-    _on_an_engine_thread(len(physical_cores(usable_processors())), until_both)
-    messages = [record.message.split(" and ")[0] for record in caplog.records]
-    assert messages[:3] == [
+    assert _on_an_engine_thread(len(cores), grow_and_shrink) == [
+        cores,
+        [usable_processors()] * (len(cores) + 1),
+        cores,
+    ]
+    assert [record.message for record in caplog.records] == [
         "compute threads are bound to cores",
-        "compute threads share their cores with others",
+        "compute threads are not bound to cores any more",
         "compute threads are bound to cores",
     ]
-
-
-@needs_operators
-@needs_two_cores
-@pytest.mark.usefixtures("short_intervals")
-def test_a_team_whose_threads_are_replaced_is_released() -> None:
-    """The new ones have the affinity of the leader, so all of them would compute on its core."""
-    threads = len(physical_cores(usable_processors())) + 1
-
-    def replace() -> list[set[int]]:
-        torch.set_num_threads(threads - 1)
-        binding = CoreBinding(team_threads)
-        binding.iterated(ALL)
-        torch.set_num_threads(threads)
-        assert len({*map(frozenset, _affinities())}) > 1
-        _compute_until(binding, lambda: _affinities() == [usable_processors()] * threads)
-        return _affinities()
-
-    assert _on_an_engine_thread(threads, replace) == [usable_processors()] * threads
 
 
 @needs_operators
@@ -133,20 +115,8 @@ def test_the_setting_decides() -> None:
 
 
 @pytest.fixture
-def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_binding, "_CHECK_S", 0.3)
-    monkeypatch.setattr(core_binding, "_FIRST_PAUSE_S", 0.1)
-
-
-@pytest.fixture
-def competitor() -> "Iterator[subprocess.Popen[bytes]]":
-    """A program that computes without end on the first of the processors."""
-    text = f"import os\nos.sched_setaffinity(0, {{{min(usable_processors())}}})\nprint(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield process
-        process.kill()
+def at_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_binding, "_CHECK_S", 0.0)
 
 
 def _on_an_engine_thread(threads: int, run: Callable[[], Result]) -> Result:
@@ -162,14 +132,3 @@ def _on_an_engine_thread(threads: int, run: Callable[[], Result]) -> Result:
 
 def _affinities() -> list[set[int]]:
     return [os.sched_getaffinity(thread) for thread in team_threads()]
-
-
-def _compute_until(binding: CoreBinding, holds: Callable[[], bool], patience_s: float = 60.0) -> None:
-    """Compute with all threads, as an engine does; fail if `holds` does not within `patience_s`."""
-    matrix = torch.ones(512, 512)
-    until_s = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < until_s
-        for _ in range(10):
-            matrix @ matrix
-        binding.iterated(ALL)
