@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,26 +84,24 @@ class NativeBackend(AttentionBackend):
         return NativePlan(batch, [_shared(batch, index) for index in range(len(batch.groups))], torch.get_num_threads())
 
     @staticmethod
-    def layer_calls(
+    def group_calls(
         plan: NativePlan,
-        caches: Sequence[LayerCache],
-        groups: Sequence[int],
         *,
         num_heads: int,
         num_kv_heads: int,
         key_size: int,
         scale: float,
         dtype: torch.dtype,
+        cache_dtype: torch.dtype,
     ) -> ctypes.Array[_Call]:
-        """Return the calls of layers of one shape, without queries, keys, values and outputs; keys and values alike."""
+        """Return the calls of layers of one shape, per group, without what each layer has of its own: queries, keys,
+        values, outputs, and caches. Keys and values are of one size.
+        """
         for call in plan.calls:
             call.num_tokens, call.num_heads, call.num_kv_heads = plan.batch.input_ids.shape[1], num_heads, num_kv_heads
             call.key_size = call.value_size = key_size
-            call.scale, call.query_format = scale, FORMATS[dtype]
-        calls = (_Call * len(caches))(*(plan.calls[group] for group in groups))
-        for call, cache in zip(calls, caches, strict=True):
-            _put_cache(call, cache)
-        return calls
+            call.scale, call.query_format, call.cache_format = scale, FORMATS[dtype], FORMATS[cache_dtype]
+        return (_Call * len(plan.calls))(*plan.calls)
 
     def attend(
         self,

@@ -76,7 +76,7 @@ class Executor:
         prompts: list[tuple[PromptChunk, torch.Tensor]] = []
         if of_prompts is not None:
             logits, prompts = of_prompts.parted(logits)
-        picked = self._pick(logits, rows) if masks is None and not prompts else None
+        picked = self._pick(logits, rows) if self._overlaps and masks is None and not prompts else None
         kept = logits if rows and picked is None else None
         pending.launched.append(Launched(kept, rows, picked, masks, prompts))
         first = plan.num_decodes
@@ -90,7 +90,7 @@ class Executor:
     @torch.inference_mode()
     def _pick(self, logits: torch.Tensor, rows: Sequence[Request]) -> Picked | None:
         """Let the device choose the tokens, if no request asks for more and there is memory for it; else None."""
-        if not self._overlaps or not rows or [each for each in rows if not each.only_draws or each.followers]:
+        if not rows or [each for each in rows if not each.only_draws or each.followers]:
             return None
         draws = None
         if [each for each in rows if not each.takes_best]:

@@ -14,7 +14,13 @@ def copied(values: npt.ArrayLike, device: torch.device) -> torch.Tensor:
 
 
 def all_copied(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
-    """Return `arrays` on `device` in one copy that does not block the host: float64 if they are, otherwise int64."""
+    """Return `arrays` on `device` in one copy that does not block the host: float64 if they are, otherwise int64.
+
+    On a CPU arrays of these types are not copied.
+    """
+    if device.type == "cpu":
+        kinds = [np.float64 if array.dtype.kind == "f" else np.int64 for array in arrays]
+        return [torch.from_numpy(np.asarray(*each, order="C")) for each in zip(arrays, kinds, strict=True)]
     numbers = [array.view(np.int64) if array.dtype.kind == "f" else array for array in arrays]
     parts = unpacked(packed(numbers, device).to(device, non_blocking=True), arrays)
     return [

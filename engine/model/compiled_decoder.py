@@ -42,6 +42,8 @@ class CompiledDecoder:
         self._layers = (native.DecoderLayer * len(model.layers))(*(_layer(layer) for layer in model.layers))
         self._model = native.Decoder(
             layers=ctypes.addressof(self._layers),
+            embedding=model.embedding.data_ptr() if isinstance(model.embedding, torch.Tensor) else None,
+            shared=None if isinstance(model.embedding, torch.Tensor) else model.embedding.address,
             final_norm=model.final_norm.data_ptr(),
             head=model.head.address,
             num_layers=len(model.layers),
@@ -56,6 +58,7 @@ class CompiledDecoder:
             format=FORMATS[dtype],
         )
         widths = {
+            "hidden": model.hidden_size,
             "normed": model.hidden_size,
             "projected": (model.num_heads + 2 * model.num_kv_heads) * model.head_size,
             "attended": model.num_heads * model.head_size,
@@ -67,6 +70,7 @@ class CompiledDecoder:
         self._memory = torch.empty(0, dtype=dtype)
         self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[native.LowRank]]] = WeakKeyDictionary()
         self._cosines = self._sines = torch.empty(0, model.rotary_size)
+        self._caches = _Caches([], [])
 
     def takes(self, adapters: Sequence[AdapterRows]) -> bool:
         """Whether it computes iterations with these adapters: any."""
@@ -87,27 +91,29 @@ class CompiledDecoder:
         `begins` is called right before the call that releases the interpreter to other threads.
         """
         model, num_tokens = self.model, batch.input_ids.shape[1]
-        hidden = model.embed(batch.input_ids[0])
         cosines, sines = self._angles_of(batch)
-        logits = torch.empty(len(batch.logit_rows), model.head.n, dtype=hidden.dtype)
-        attention = NativeBackend.layer_calls(
+        logits = torch.empty(len(batch.logit_rows), model.head.n, dtype=model.dtype)
+        if not self._caches.are(caches, groups):
+            self._caches = _Caches(caches, groups)
+        attention = NativeBackend.group_calls(
             plan,
-            caches,
-            groups,
             num_heads=model.num_heads,
             num_kv_heads=model.num_kv_heads,
             key_size=model.head_size,
             scale=model.scale,
-            dtype=hidden.dtype,
+            dtype=model.dtype,
+            cache_dtype=caches[0].keys.dtype,
         )
         kept = [_kept_rows(batch, each) for each in adapters]  # must stay alive until the call returns
         given = (native.Adapter * len(adapters))(*map(self._adapter, adapters, kept))
         call = native.DecoderCall(
-            hidden=hidden.data_ptr(),
+            ids=batch.input_ids.data_ptr(),
+            positions=batch.position_ids.data_ptr(),
             cosines=cosines.data_ptr(),
             sines=sines.data_ptr(),
             rows=batch.logit_rows.data_ptr(),
             logits=logits.data_ptr(),
+            caches=ctypes.addressof(self._caches.places),
             attention=ctypes.addressof(attention),
             adapters=ctypes.addressof(given) if adapters else None,
             num_tokens=num_tokens,
@@ -159,14 +165,30 @@ class CompiledDecoder:
         return places
 
     def _angles_of(self, batch: FlatBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines of the batch's positions, from tables that grow with the longest context."""
+        """Return tables with cosines and sines of the batch's positions, which grow with the longest context."""
         longest = int(batch.contexts.max())
         if longest > len(self._cosines):
             roomy = max(longest, 2 * len(self._cosines), 256)
             positions = torch.arange(min([roomy, *(edge for edge in self.model.edges if edge >= longest)]))
             self._cosines, self._sines = (part.float().contiguous() for part in self.model.rotary(positions))
-        positions = batch.position_ids[0]
-        return self._cosines[positions], self._sines[positions]
+        return self._cosines, self._sines
+
+
+class _Caches:
+    """The places of all layers' caches, which change only with the caches."""
+
+    def __init__(self, caches: Sequence[LayerCache], groups: Sequence[int]) -> None:
+        self._caches, self._groups = caches, groups
+        self.places = (native.LayerCache * len(caches))(*map(_cache, caches, groups))
+
+    def are(self, caches: Sequence[LayerCache], groups: Sequence[int]) -> bool:
+        """Whether they are those of these caches."""
+        return self._caches is caches and self._groups is groups
+
+
+def _cache(cache: LayerCache, group: int) -> native.LayerCache:
+    parts = cache.keys, cache.values, cache.key_scales, cache.value_scales
+    return native.LayerCache(*(None if part is None else part.data_ptr() for part in parts), group)
 
 
 def _stride(width: int, dtype: torch.dtype) -> int:

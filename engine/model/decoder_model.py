@@ -44,10 +44,12 @@ class DecoderLayer(Generic[L]):
 class DecoderModel(Generic[L]):
     """The model that native/src/decoder.h and TritonDecoder compute.
 
-    `dtype` is that of the rows between layers. `embed` maps ids `[num_tokens]` to rows `[num_tokens, hidden_size]`,
-    `rotary` positions `[num_tokens]` to float32 cosines and sines `[num_tokens, rotary_size]`.
+    `dtype` is that of the rows between layers. `embedding` has the row of each token: `[vocab, hidden_size]`, or a
+    linear layer, of whose weights they are rows. `rotary` maps positions `[num_tokens]` to float32 cosines and sines
+    `[num_tokens, rotary_size]`.
     """
 
+    embedding: torch.Tensor | L
     layers: tuple[DecoderLayer[L], ...]
     final_norm: torch.Tensor
     head: L
@@ -60,7 +62,6 @@ class DecoderModel(Generic[L]):
     epsilon: float
     scale: float
     activation: int
-    embed: Callable[[torch.Tensor], torch.Tensor]
     rotary: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
     edges: tuple[int, ...]
     """Numbers of positions beyond which some architectures change the angles of all positions."""

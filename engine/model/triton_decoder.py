@@ -41,6 +41,8 @@ class TritonDecoder:
 
     def __init__(self, model: DecoderModel[DenseLinear], backend: AttentionBackend, num_positions: int) -> None:
         self.model = model
+        assert isinstance(model.embedding, torch.Tensor)
+        self._embedding = model.embedding
         self._backend = backend
         self._angles = _angle_table(model, num_positions)
         self._head_norms = [
@@ -73,7 +75,7 @@ class TritonDecoder:
 
         begins()
         model, epsilon = self.model, self.model.epsilon
-        hidden = model.embed(batch.input_ids[0])
+        hidden = torch.nn.functional.embedding(batch.input_ids[0], self._embedding)
         change = None
         for index, layer in enumerate(model.layers):
             rows = layer.projections(add_norm(hidden, change, layer.input_norm, epsilon))

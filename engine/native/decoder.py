@@ -19,7 +19,7 @@ class Decoder(ctypes.Structure):
     """The addresses of a model's weights, and its shape."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("layers", "final_norm", "head")),
+        *((name, ctypes.c_void_p) for name in ("layers", "embedding", "shared", "final_norm", "head")),
         *((name, ctypes.c_int64) for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads")),
         *((name, ctypes.c_int64) for name in ("head_size", "rotary_size", "intermediate_size")),
         ("epsilon", ctypes.c_float),
@@ -47,6 +47,15 @@ class Adapter(ctypes.Structure):
     ]
 
 
+class LayerCache(ctypes.Structure):
+    """The cache of a layer, and its group."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
+        ("group", ctypes.c_int64),
+    ]
+
+
 class Buffer(ctypes.Structure):
     """Working memory for rows."""
 
@@ -57,8 +66,8 @@ class DecoderCall(ctypes.Structure):
     """One iteration."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("hidden", "cosines", "sines", "rows", "logits")),
-        *((name, Buffer) for name in ("normed", "projected", "attended", "gate_up", "gated", "change")),
-        *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "attention", "adapters")),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "cosines", "sines", "rows", "logits")),
+        *((name, Buffer) for name in ("hidden", "normed", "projected", "attended", "gate_up", "gated", "change")),
+        *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "caches", "attention", "adapters")),
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters")),
     ]

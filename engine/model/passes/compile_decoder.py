@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from orcastream.engine.model.decoder_model import ATTRIBUTE
 from orcastream.engine.model.passes.base import Pass, register
 from orcastream.engine.model.passes.merge_projections import MergedLinearLayer
-from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+from orcastream.engine.model.passes.pack_linears import PackedEmbedding, PackedLinearLayer
 from orcastream.engine.model.passes.recognize import OtherKind, expect, recognize
 from orcastream.engine.native.linear import PackedLinear
 
@@ -47,4 +47,10 @@ class _PackedLayers:
         expect(places == [(True, index) for index in range(len(layers))], "projections are merged otherwise")
         expect(len(merged.widths) == len(layers), "projections are merged with others")
         packed: PackedLinear = merged.packed
+        return packed
+
+    def shared(self, embedding: Any) -> PackedLinear:
+        expect(isinstance(embedding, PackedEmbedding), f"embeddings of another kind: {type(embedding).__name__}")
+        expect(embedding.scale is None, "embeddings that are scaled")
+        packed: PackedLinear = embedding.packed
         return packed

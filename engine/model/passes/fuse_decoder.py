@@ -57,6 +57,9 @@ class _DenseLayers:
             self._expect_plain(layer)
         return DenseLinear.merge(layers)
 
+    def shared(self, embedding: Any) -> DenseLinear:
+        raise OtherKind(f"embeddings of another kind: {type(embedding).__name__}")
+
     def _expect_plain(self, layer: Any) -> None:
         expect(type(layer) is nn.Linear and plain(layer), f"{type(layer).__name__} is no plain linear layer")
         expect((layer.weight.device, layer.weight.dtype) == (self._device, self._dtype), "weights of several kinds")

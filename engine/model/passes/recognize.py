@@ -36,6 +36,9 @@ class LinearLayers(Protocol[L_co]):
     def merged(self, *layers: Any) -> L_co:
         """Return one product that computes exactly these layers, in their order."""
 
+    def shared(self, embedding: Any) -> L_co:
+        """Return the product of whose weights an embedding returns rows."""
+
 
 def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[L]:
     """Return `model` as a DecoderModel with linear layers from `linears`. Raises OtherKind if it is none.
@@ -60,6 +63,7 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
     rotary = _rotary(inner.rotary_emb)
     rotary_size = rotary(torch.zeros(1, dtype=torch.long, device=model.device))[0].shape[-1]
     return DecoderModel(
+        embedding=_embedding(inner.embed_tokens, model, linears),
         layers=layers,
         final_norm=final_norm,
         head=linears.single(model.lm_head),
@@ -72,7 +76,6 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
         epsilon=epsilon,
         scale=attention.scaling,
         activation=_ACTIVATIONS[config.hidden_act],
-        embed=inner.embed_tokens,
         rotary=rotary,
         edges=_edges(config),
     )
@@ -82,6 +85,16 @@ def expect(holds: bool, otherwise: str) -> None:
     """Raise OtherKind with the message `otherwise` unless the condition holds."""
     if not holds:
         raise OtherKind(otherwise)
+
+
+def _embedding(embedding: Any, model: PreTrainedModel, linears: LinearLayers[L]) -> torch.Tensor | L:
+    expect(embedding.num_embeddings >= model.config.vocab_size, f"{embedding.num_embeddings} embeddings")
+    if type(embedding) is not torch.nn.Embedding:
+        return linears.shared(embedding)
+    weight: torch.Tensor = embedding.weight.detach()
+    expect(weight.dtype is model.dtype and weight.is_contiguous(), "embeddings in another format")
+    expect(embedding.max_norm is None, "embeddings that are scaled")
+    return weight
 
 
 def _expect_parts(layer: Any) -> None:

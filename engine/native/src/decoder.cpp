@@ -58,6 +58,7 @@ class Decoder {
         num_rows_(call.num_tokens) {}
 
   void compute() {
+    embed();
     for (int64_t index = 0; index < model_.num_layers; ++index) {
       const OrcaDecoderLayer& layer = model_.layers[index];
       norm_rows(layer.input_norm, index > 0);
@@ -65,7 +66,7 @@ class Decoder {
       adapt(&OrcaAdapterLayer::projections, index, call_.normed, call_.projected);
       position_heads(layer);
       const bool is_last = index + 1 == model_.num_layers;
-      attend_layer(call_.attention[index], is_last);
+      attend_layer(call_.caches[index], is_last);
       if (is_last && !keep_wanted()) return;
       linear(*layer.output, call_.attended, call_.change);
       adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change);
@@ -141,11 +142,26 @@ class Decoder {
     num_rows_ = call_.num_rows;
     if (num_rows_ < call_.num_tokens) {
       by_shares([&](int part) {
-        keep_rows(hidden(), model_.hidden_size, part);
+        keep_rows(call_.hidden, model_.hidden_size, part);
         keep_rows(call_.attended, model_.num_heads * model_.head_size, part);
       });
     }
     return num_rows_ > 0;
+  }
+
+  void embed() {
+    by_shares([&](int part) {
+      if (model_.shared) {
+        return gather_team(*model_.shared, call_.ids, rows_of(call_.hidden, num_rows_), part, team_.size());
+      }
+      const Range columns = columns_of(model_.hidden_size, part);
+      if (columns.begin >= columns.end) return;
+      for (int64_t index = 0; index < call_.num_tokens; ++index) {
+        const T* from = static_cast<const T*>(model_.embedding) + call_.ids[index] * model_.hidden_size;
+        std::memcpy(row(call_.hidden, index) + columns.begin, from + columns.begin,
+                    (columns.end - columns.begin) * sizeof(T));
+      }
+    });
   }
 
   // In place: threads share columns, and no row is written before it is read, because rows ascend.
@@ -159,8 +175,6 @@ class Decoder {
     }
   }
 
-  OrcaBuffer hidden() const { return {call_.hidden, model_.hidden_size}; }
-
   Vectors stream(const OrcaBuffer& buffer) const {
     return {buffer.data, num_rows_, buffer.stride, 1, model_.hidden_size, model_.format};
   }
@@ -173,7 +187,7 @@ class Decoder {
 
   // Add the result of the last part of a layer to the stream, and normalize the stream for the next part.
   void norm_rows(const float* weight, bool changed) {
-    const Vectors residual = stream(hidden()), change = stream(call_.change);
+    const Vectors residual = stream(call_.hidden), change = stream(call_.change);
     by_shares([&](int part) {
       rms_norm_team(changed ? change : residual, changed ? &residual : nullptr, stream(call_.normed), weight,
                     model_.hidden_size, model_.epsilon, part, team_.size());
@@ -189,10 +203,16 @@ class Decoder {
 
   void position(const Vectors& vectors, const float* weight, int part) {
     const Norm norm{weight, model_.head_size, model_.epsilon};
-    rotary_team(vectors, weight ? &norm : nullptr, call_.cosines, call_.sines, model_.rotary_size, part, team_.size());
+    const Angles angles{call_.cosines, call_.sines, call_.positions, model_.rotary_size};
+    rotary_team(vectors, weight ? &norm : nullptr, angles, part, team_.size());
   }
 
-  void attend_layer(OrcaAttention attention, bool is_last) {
+  void attend_layer(const OrcaLayerCache& cache, bool is_last) {
+    OrcaAttention attention = call_.attention[cache.group];
+    attention.keys = cache.keys;
+    attention.values = cache.values;
+    attention.key_scales = cache.key_scales;
+    attention.value_scales = cache.value_scales;
     const int64_t size = model_.head_size;
     T* query = row(call_.projected, 0);
     attention.query = query;

@@ -20,6 +20,8 @@ struct OrcaDecoderLayer {
 
 struct OrcaDecoder {
   const OrcaDecoderLayer* layers;
+  const void* embedding;       // [vocab, hidden_size]; or null, and
+  const orca::Linear* shared;  // its rows are those of these weights
   const float* final_norm;
   const orca::Linear* head;
   int64_t num_layers, hidden_size, num_heads, num_kv_heads, head_size, rotary_size, intermediate_size;
@@ -46,6 +48,15 @@ struct OrcaAdapter {
   int64_t num_rows, num_kept;
 };
 
+// The cache of a layer, as in OrcaAttention.
+struct OrcaLayerCache {
+  void* keys;
+  void* values;
+  uint16_t* key_scales;
+  uint16_t* value_scales;
+  int64_t group;
+};
+
 // Working memory: rows `stride` numbers apart. Many rows are read or written a few columns at a time, and would evict each
 // other from the caches if they were powers of two apart.
 struct OrcaBuffer {
@@ -55,11 +66,13 @@ struct OrcaBuffer {
 
 // One iteration.
 struct OrcaDecoderCall {
-  void* hidden;         // [num_tokens, hidden_size]: the embeddings; overwritten
-  const float* cosines;  // [num_tokens, rotary_size]
+  const int64_t* ids;        // [num_tokens]
+  const int64_t* positions;  // [num_tokens]
+  const float* cosines;      // [positions, rotary_size]
   const float* sines;
   const int64_t* rows;  // [num_rows] of the stream, ascending, whose logits are wanted
   void* logits;         // [num_rows, head->n]
+  OrcaBuffer hidden;     // [num_tokens, hidden_size]: the stream to which each layer adds
   OrcaBuffer normed;     // [num_tokens, hidden_size]
   OrcaBuffer projected;  // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]
   OrcaBuffer attended;   // [num_tokens, num_heads * head_size]
@@ -70,8 +83,8 @@ struct OrcaDecoderCall {
   void* gathered;
   void* inner;
   void* added;
-  // One per layer, without query, key, value and output and their strides, which are set here.
-  const OrcaAttention* attention;
+  const OrcaLayerCache* caches;    // [num_layers]
+  const OrcaAttention* attention;  // per group of layers; a layer's own pointers and strides are set here
   const OrcaAdapter* adapters;  // [num_adapters]
   int64_t num_tokens, num_rows, num_adapters;
 };

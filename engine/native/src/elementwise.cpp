@@ -108,15 +108,14 @@ void gated_team(
     }
 }
 
-void rotary_team(
-    const Vectors& x, const Norm* norm, const float* cos, const float* sin, int64_t width, int thread, int threads) {
+void rotary_team(const Vectors& x, const Norm* norm, const Angles& angles, int thread, int threads) {
     const Range part = share(x.rows * x.parts, thread, threads);
     for (int64_t i = part.begin; i < part.end; i++) {
-        const int64_t at = i / x.parts * width;
+        const int64_t row = i / x.parts, at = (angles.positions ? angles.positions[row] : row) * angles.width;
         if (x.format == BF16) {
-            normed_turn(vector_of<bf16>(x, i), norm, cos + at, sin + at, width);
+            normed_turn(vector_of<bf16>(x, i), norm, angles.cos + at, angles.sin + at, angles.width);
         } else {
-            normed_turn(vector_of<float>(x, i), norm, cos + at, sin + at, width);
+            normed_turn(vector_of<float>(x, i), norm, angles.cos + at, angles.sin + at, angles.width);
         }
     }
 }
@@ -139,5 +138,5 @@ extern "C" void orca_gated(
 extern "C" void orca_rotary(
     const orca::Vectors* x, const float* cos, const float* sin, int64_t width, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    orca::rotary_team(*x, nullptr, cos, sin, width, omp_get_thread_num(), omp_get_num_threads());
+    orca::rotary_team(*x, nullptr, {cos, sin, nullptr, width}, omp_get_thread_num(), omp_get_num_threads());
 }

@@ -38,9 +38,16 @@ struct Norm {
     float eps;
 };
 
-// In place: apply the norm, if not null, then rotate the first `width` values by the row's angles, value i paired with
-// i + width / 2; cos and sin are [rows, width] in F32.
-void rotary_team(
-    const Vectors& x, const Norm* norm, const float* cos, const float* sin, int64_t width, int thread, int threads);
+// The angles of rows, in F32.
+struct Angles {
+    const float* cos;          // [positions, width]
+    const float* sin;
+    const int64_t* positions;  // [rows]; null: row i is at position i
+    int64_t width;
+};
+
+// In place: apply the norm, if not null, then rotate the first `angles.width` values by the row's angles, value i paired
+// with i + width / 2.
+void rotary_team(const Vectors& x, const Norm* norm, const Angles& angles, int thread, int threads);
 
 }  // namespace orca

@@ -121,9 +121,9 @@ def test_the_callback_runs_once_the_batch_is_laid_out(monkeypatch: pytest.Monkey
     assert apply_passes(model)["compile_decoder"] == 1
     engine = OrcaEngine(EngineConfig("random", device="cpu", self_check=False, kv_cache_memory=1 << 20), model)
     order: list[str] = []
-    lay_out = NativeBackend.layer_calls
+    lay_out = NativeBackend.group_calls
     monkeypatch.setattr(
-        NativeBackend, "layer_calls", lambda *given, **named: order.append("laid out") or lay_out(*given, **named)
+        NativeBackend, "group_calls", lambda *given, **named: order.append("laid out") or lay_out(*given, **named)
     )
     engine.call_before_forward(lambda: order.append("called"))
     engine.submit(Request("a", (5, 6, 7), SamplingParams(max_tokens=2, ignore_eos=True)))
