@@ -12,6 +12,7 @@ import torch
 from orcastream import demo
 from orcastream.engine import EngineConfig, IterationRecord, OrcaEngine, Request
 from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.native.maxima import RowMaxima
 from orcastream.schemas.sampling import SamplingParams
 
 _PROMPT_TOKENS = 32
@@ -79,10 +80,10 @@ def _without_forward(engine: OrcaEngine) -> None:
     vocabulary = engine.limits.vocab_size
     logits = torch.randn(engine.config.num_places, vocabulary, generator=torch.Generator().manual_seed(0))
 
-    def forward(batch: FlatBatch) -> torch.Tensor:
+    def forward(batch: FlatBatch, _: RowMaxima | None = None) -> torch.Tensor:
         return logits[: len(batch.logit_rows)]
 
-    engine._runner.forward = forward  # type: ignore[method-assign]
+    engine._runner.forward = forward  # type: ignore[method-assign,assignment]  # named otherwise, and of no use here
 
 
 def _bytes_per_token() -> int:

@@ -14,13 +14,14 @@ from orcastream.engine.batch.transfer import all_copied, copied
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.memory_errors import is_out_of_memory, release
 from orcastream.engine.model.runner import ModelRunner
+from orcastream.engine.native.maxima import RowMaxima
 from orcastream.engine.record import Stopwatch
 from orcastream.engine.request import Request, RequestState
 from orcastream.engine.sampling.drawing import Draw, compile_draws, draws_on
 from orcastream.engine.sampling.likeliest import likeliest
 from orcastream.engine.sampling.masks import NO_MASKS, Masks, MaskThread
 from orcastream.engine.sampling.picked import Picked
-from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample, take_best
+from orcastream.engine.sampling.sampler import Sampled, SamplingRow, best_tokens, sample, take_best
 from orcastream.engine.schedule.plan import Plan
 
 
@@ -70,15 +71,18 @@ class Executor:
         if of_prompts is not None:
             rows = [rows[row] for row in of_prompts.sampled]
         masks = self._masks.begin(rows)
-        logits = self._runner.forward(batch)
+        maxima = RowMaxima(len(rows)) if self._looks_for_maxima(rows, prepared) else None
+        logits = self._runner.forward(batch, maxima)
         watch.forward_s += watch.lap()
         pending.context_tokens += int(batch.contexts.sum())
         prompts: list[tuple[PromptChunk, torch.Tensor]] = []
         if of_prompts is not None:
             logits, prompts = of_prompts.parted(logits)
         picked = self._pick(logits, rows) if self._overlaps and masks is None and not prompts else None
-        kept = logits if rows and picked is None else None
-        pending.launched.append(Launched(kept, rows, picked, masks, prompts))
+        if maxima is not None and not maxima.found:
+            maxima = None
+        kept = logits if rows and picked is None and maxima is None else None
+        pending.launched.append(Launched(kept, rows, picked, maxima, masks, prompts))
         first = plan.num_decodes
         Request.launch_decodes(plan.requests[:first])
         for request, length in zip(plan.requests[first:], plan.lengths[first:], strict=True):
@@ -86,6 +90,12 @@ class Executor:
                 request.launch(length)
                 pending.prefills.append((request, request.num_computed - length, length))
                 pending.prefill_attention += length * request.num_computed
+
+    def _looks_for_maxima(self, rows: Sequence[Request], prepared: Prepared) -> bool:
+        """Whether the host chooses the tokens, and all of them by the highest scores alone."""
+        if self._overlaps or prepared.chunks or not rows:
+            return False
+        return not [each for each in rows if not each.takes_best or each.followers]
 
     @torch.inference_mode()
     def _pick(self, logits: torch.Tensor, rows: Sequence[Request]) -> Picked | None:
@@ -130,6 +140,10 @@ class Executor:
             drawn.failed |= masks.failed
             if launched.picked is not None:
                 drawn.best += launched.picked.wait(rows)
+                drawn.takers += [launched.rows[row] for row in rows]
+            elif launched.maxima is not None:
+                best = best_tokens(launched.maxima.values.tolist(), launched.maxima.places.tolist())
+                drawn.best += [best[row] for row in rows]
                 drawn.takers += [launched.rows[row] for row in rows]
             elif launched.logits is not None:
                 self._draw(launched, launched.logits, rows, masks, drawn)

@@ -9,6 +9,7 @@ import torch
 
 from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.batch.prompt_rows import PromptChunk
+from orcastream.engine.native.maxima import RowMaxima
 from orcastream.engine.record import IterationRecord, Stopwatch
 from orcastream.engine.request import Request
 from orcastream.engine.sampling.masks import Masks
@@ -33,13 +34,15 @@ class Prepared:
 class Launched:
     """Logits that the device computes, `[len(rows), vocab]`, and the requests that they belong to.
 
-    They are None if there are no such requests, or if all take their likeliest tokens, which are in `picked` then.
+    They are None if there are no such requests, or if all take their likeliest tokens, which are in `picked` or
+    `maxima` then.
     `masks` are those of constrained requests, if there are any. `prompts` have separate logits, `[told, vocab]`.
     """
 
     logits: torch.Tensor | None
     rows: list[Request]
     picked: Picked | None = None
+    maxima: RowMaxima | None = None
     masks: "Future[Masks] | None" = None
     prompts: list[tuple[PromptChunk, torch.Tensor]] = field(default_factory=list)
 

@@ -20,6 +20,7 @@ from orcastream.engine.native import decoder as native
 from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
 from orcastream.engine.native.linear import PackedLinear
+from orcastream.engine.native.maxima import RowMaxima
 
 _LINE_BYTES = 64
 """Rows of the working memory are an odd number of cache lines of this size apart, see native/src/decoder.h."""
@@ -84,10 +85,12 @@ class CompiledDecoder:
         groups: Sequence[int],
         adapters: Sequence[AdapterRows] = (),
         *,
+        maxima: RowMaxima | None = None,
         begins: Callable[[], None],
     ) -> torch.Tensor:
-        """Return logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer.
+        """Return logits `[len(batch.logit_rows), vocab]`, and write their `maxima`.
 
+        `groups` has the group of each layer.
         `begins` is called right before the call that releases the interpreter to other threads.
         """
         model, num_tokens = self.model, batch.input_ids.shape[1]
@@ -113,6 +116,8 @@ class CompiledDecoder:
             sines=sines.data_ptr(),
             rows=batch.logit_rows.data_ptr(),
             logits=logits.data_ptr(),
+            highest=None if maxima is None else maxima.values.data_ptr(),
+            likeliest=None if maxima is None else maxima.places.data_ptr(),
             caches=ctypes.addressof(self._caches.places),
             attention=ctypes.addressof(attention),
             adapters=ctypes.addressof(given) if adapters else None,
@@ -124,6 +129,8 @@ class CompiledDecoder:
         decode, model_at, call_at = library().orca_decode, ctypes.byref(self._model), ctypes.byref(call)
         begins()
         decode(model_at, call_at, plan.threads)
+        if maxima is not None:
+            maxima.found = True
         return logits
 
     def _adapter(self, given: AdapterRows, kept: IntArray) -> native.Adapter:

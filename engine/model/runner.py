@@ -18,6 +18,7 @@ from orcastream.engine.model.adapters.adapters import Adapters
 from orcastream.engine.model.compiled_decoder import CompiledDecoder
 from orcastream.engine.model.graphs import DecodeGraphs
 from orcastream.engine.model.triton_decoder import TritonDecoder
+from orcastream.engine.native.maxima import RowMaxima
 
 _CACHE_DTYPES: dict[str, torch.dtype | None] = {
     "auto": None,
@@ -125,25 +126,25 @@ class ModelRunner:
         ]
 
     @torch.inference_mode()
-    def forward(self, batch: FlatBatch) -> torch.Tensor:
-        """Return logits `[len(batch.logit_rows), vocab]`."""
+    def forward(self, batch: FlatBatch, maxima: RowMaxima | None = None) -> torch.Tensor:
+        """Return logits `[len(batch.logit_rows), vocab]`; with `maxima` also those, if they cost next to nothing."""
         if self.graphs is not None and self.graphs.take(batch):
             self.before_forward()
             return self.graphs.replay(batch)
-        return self.compute(batch)
+        return self.compute(batch, maxima=maxima)
 
     def plan(self, batch: FlatBatch) -> Any:
         """Return the attention plan of `batch`, which `compute` would otherwise make itself."""
         return self.backend.plan(batch, self._context.dtype)
 
     @torch.inference_mode()
-    def compute(self, batch: FlatBatch, plan: Any = None) -> torch.Tensor:
+    def compute(self, batch: FlatBatch, plan: Any = None, maxima: RowMaxima | None = None) -> torch.Tensor:
         """Return logits by a forward pass, with `plan` if it has been made before."""
         rows = () if self.adapters is None else self.adapters.rows(batch)
         if self._decoder is not None and self._decoder.takes(rows):
             plan = self.plan(batch) if plan is None else plan
             caches, groups = self._context.caches, self._context.groups
-            return self._decoder.forward(batch, plan, caches, groups, rows, begins=self.before_forward)
+            return self._decoder.forward(batch, plan, caches, groups, rows, maxima=maxima, begins=self.before_forward)
         with self._context.computing(self.model, batch, plan), adding(rows):
             self.before_forward()
             return self._call(batch.input_ids, batch.position_ids, batch.logit_rows)

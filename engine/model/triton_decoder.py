@@ -12,6 +12,7 @@ from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.adapters.adapter_rows import AdapterRows
 from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel
 from orcastream.engine.model.dense_linear import DenseLinear
+from orcastream.engine.native.maxima import RowMaxima
 from orcastream.schemas.model_limits import context_length
 
 _POSITIONS_AT_ONCE = 4096
@@ -62,9 +63,11 @@ class TritonDecoder:
         groups: Sequence[int],
         adapters: Sequence[AdapterRows] = (),
         *,
+        maxima: RowMaxima | None = None,
         begins: Callable[[], None],
     ) -> torch.Tensor:
-        """Return logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer.
+        """Return logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer. Their maxima are not
+        found here.
 
         `begins` is called before the first kernel. Nothing here waits for the device or copies to it, and memory that
         is read keeps its address, so that a graph can be captured. After the attention of the last layer only the rows

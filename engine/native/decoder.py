@@ -66,7 +66,8 @@ class DecoderCall(ctypes.Structure):
     """One iteration."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("ids", "positions", "cosines", "sines", "rows", "logits")),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "cosines", "sines", "rows")),
+        *((name, ctypes.c_void_p) for name in ("logits", "highest", "likeliest")),
         *((name, Buffer) for name in ("hidden", "normed", "projected", "attended", "gate_up", "gated", "change")),
         *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "caches", "attention", "adapters")),
         *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters")),

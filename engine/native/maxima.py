@@ -14,6 +14,19 @@ _VALUES_PER_THREAD = 1 << 16
 """Fewer are compared sooner than a thread starts."""
 
 
+class RowMaxima:
+    """The highest number of each row of a matrix and its first place, as `row_maxima` finds them; `found` once an
+    operator that computes the matrix has written them.
+    """
+
+    __slots__ = ("found", "places", "values")
+
+    def __init__(self, num_rows: int) -> None:
+        self.values = torch.empty(num_rows)
+        self.places = torch.empty(num_rows, dtype=torch.int64)
+        self.found = False
+
+
 @cache
 def _functions(instruction_set: str | None) -> ctypes.CDLL:
     found = library(instruction_set)

@@ -115,11 +115,15 @@ def take_best(logits: torch.Tensor, sources: Sequence[int]) -> list[int | None]:
 
     This is the result of `sample` for rows of temperature 0 that ask for nothing else.
     """
-    values, best = _highest(logits, sources)
+    return best_tokens(*_highest(logits, sources))
+
+
+def best_tokens(values: Sequence[float], tokens: Sequence[int]) -> list[int | None]:
+    """Return the tokens that have these highest scores of rows; None for a row that offers none."""
     if isfinite(sum(values)):
-        return list(best)
+        return list(tokens)
     # One is not finite, or the sum of finite ones overflows.
-    return [token if isfinite(value) else None for value, token in zip(values, best, strict=True)]
+    return [token if isfinite(value) else None for value, token in zip(values, tokens, strict=True)]
 
 
 def _take_best(logits: torch.Tensor, draws: _Draws, masks: torch.Tensor | None) -> dict[int, int]:

@@ -36,7 +36,7 @@ def break_row(engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch, *, row: int, 
     """Let one row of the logits of a later forward pass, counted from 1, be NaN."""
     forward, calls = engine._runner.forward, 0
 
-    def broken(batch: FlatBatch) -> torch.Tensor:
+    def broken(batch: FlatBatch, *_: object) -> torch.Tensor:
         nonlocal calls
         calls += 1
         logits = forward(batch).clone()

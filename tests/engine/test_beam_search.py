@@ -258,7 +258,7 @@ def test_hypotheses_that_fail_end_their_search_once(
     engine.step()
     forward, calls = engine._runner.forward, count(-1)  # first all together, then one by one
 
-    def fail(batch: FlatBatch) -> torch.Tensor:
+    def fail(batch: FlatBatch, *_: object) -> torch.Tensor:
         if next(calls) in (-1, *failing):
             raise RuntimeError("no")
         return forward(batch)

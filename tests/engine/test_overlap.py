@@ -210,7 +210,7 @@ def test_without_memory_less_is_computed_at_a_time(
         engine = make_engine(num_blocks=256, overlap=overlap)
         forward, sizes = engine._runner.forward, []
 
-        def limited(batch, forward=forward, sizes=sizes):  # type: ignore[no-untyped-def]
+        def limited(batch, *_, forward=forward, sizes=sizes):  # type: ignore[no-untyped-def]
             sizes.append(batch.input_ids.shape[1])
             if sizes[-1] > 10:
                 fail()
@@ -264,7 +264,7 @@ def test_a_failed_attempt_leaves_its_memory_to_the_next(
 
     engine = make_engine(num_blocks=256, overlap="off")
     forward, relieve = engine._runner.forward, engine._scheduler.relieve
-    monkeypatch.setattr(engine._runner, "forward", attempts(forward, lambda batch: batch.input_ids.shape[1] > 10))
+    monkeypatch.setattr(engine._runner, "forward", attempts(forward, lambda batch, _: batch.input_ids.shape[1] > 10))
     monkeypatch.setattr(engine._scheduler, "relieve", attempts(relieve, lambda plan: False))
     monkeypatch.setattr(executor, "sample", attempts(sample, lambda logits, rows, *more: len(rows) > 1))
     monkeypatch.setattr(prompt_rows, "ranked", attempts(ranked, lambda logits, rows, count: len(rows) > 2))
@@ -279,7 +279,7 @@ def test_without_memory_for_one_token_the_engine_fails(
 ) -> None:
     """It would end every request with an error, one after the other."""
     engine = make_engine()
-    monkeypatch.setattr(engine._runner, "forward", lambda batch: fail())
+    monkeypatch.setattr(engine._runner, "forward", lambda *_: fail())
     with pytest.raises(RuntimeError) as raised:
         run(engine, request("a"), request("b"))
     assert is_out_of_memory(raised.value)
@@ -309,7 +309,7 @@ def test_a_group_larger_than_a_reduced_request_limit_runs(
     engine = make_engine(max_batch_size=4)
     forward, failures = engine._runner.forward, [torch.OutOfMemoryError("for once")]
 
-    def fail_once(batch: FlatBatch) -> torch.Tensor:
+    def fail_once(batch: FlatBatch, *_: object) -> torch.Tensor:
         if failures:
             raise failures.pop()
         return forward(batch)

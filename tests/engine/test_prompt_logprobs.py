@@ -183,7 +183,7 @@ def test_an_iteration_holds_few_rows_of_logits(make_model: MakeModel, make_engin
     most: list[int] = []
     forward = engine._runner.forward
 
-    def noted(batch: Any) -> torch.Tensor:
+    def noted(batch: Any, *_: object) -> torch.Tensor:
         most.append(len(batch.logit_rows))
         return forward(batch)
 
@@ -265,7 +265,7 @@ def test_requests_without_them_pay_nothing(make_engine: MakeEngine) -> None:
     rows: list[int] = []
     forward = engine._runner.forward
 
-    def noted(batch: Any) -> torch.Tensor:
+    def noted(batch: Any, *_: object) -> torch.Tensor:
         rows.append(len(batch.logit_rows))
         assert len(batch.logit_rows) <= batch.num_spans
         return forward(batch)
@@ -301,7 +301,7 @@ def test_logits_are_freed_before_the_next_iteration(overlap: str, make_engine: M
     earlier: list[StorageWeakRef] = []
     forward = engine._runner.forward
 
-    def noted(batch: Any) -> torch.Tensor:
+    def noted(batch: Any, *_: object) -> torch.Tensor:
         assert all(each.expired() for each in earlier)
         logits = forward(batch)
         earlier.append(StorageWeakRef(logits.untyped_storage()))

@@ -35,7 +35,7 @@ def test_a_retried_iteration_counts_once(make_engine: MakeEngine, monkeypatch: p
     engine = make_engine()
     forward, calls = engine._runner.forward, []
 
-    def fail_once(batch: FlatBatch) -> torch.Tensor:
+    def fail_once(batch: FlatBatch, *_: object) -> torch.Tensor:
         calls.append(batch)
         if len(calls) == 1:
             raise RuntimeError("transient")

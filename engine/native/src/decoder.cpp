@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "elementwise.h"
+#include "maxima.h"
 #include "mlp.h"
 #include "number.h"
 #include "stage.h"
@@ -20,8 +22,12 @@ struct DecoderWork {
   AttentionWork attention;
   LinearWork linear;
   LinearWork gated;
+  std::vector<Highest> highest;  // of `parts_per_row` parts of each row of the logits
+  int64_t parts_per_row = 1;
 
-  void reserve(const OrcaDecoder& model, const OrcaDecoderCall& call) {
+  void reserve(const OrcaDecoder& model, const OrcaDecoderCall& call, int threads) {
+    parts_per_row = call.num_rows < threads ? threads : 1;
+    if (call.highest) highest.resize(call.num_rows * parts_per_row);
     for (int64_t index = 0; index < model.num_layers; ++index) {
       const OrcaDecoderLayer& layer = model.layers[index];
       for (const Linear* each : {layer.projections, layer.output, layer.gate_up, layer.down}) {
@@ -75,6 +81,7 @@ class Decoder {
     }
     norm_rows(model_.final_norm, true);
     linear(*model_.head, call_.normed, {call_.logits, model_.head->n});
+    if (call_.highest) find_highest();
   }
 
  private:
@@ -250,6 +257,17 @@ class Decoder {
     });
   }
 
+  void find_highest() {
+    const int64_t parts = work_.parts_per_row, width = model_.head->n;
+    const Rows logits{call_.logits, num_rows_, width, model_.format};
+    for (Stage stage(team_, thread_, {num_rows_ * parts}); stage.take();) {
+      stage.offer();
+      const int64_t piece = stage.piece();
+      const Highest found = highest_of(logits, piece / parts, share(width, piece % parts, parts));
+      if (stage.claim()) work_.highest[piece] = found;
+    }
+  }
+
   const OrcaDecoder& model_;
   const OrcaDecoderCall& call_;
   DecoderWork& work_;
@@ -264,7 +282,7 @@ class Decoder {
 extern "C" void orca_decode(const OrcaDecoder* model, const OrcaDecoderCall* call, int threads) {
   thread_local orca::DecoderWork shared;
   orca::DecoderWork& work = shared;
-  work.reserve(*model, *call);
+  work.reserve(*model, *call, threads);
   orca::run_team(threads, [&](orca::Team& team, int thread) {
     if (model->format == orca::BF16) {
       orca::Decoder<orca::bf16>(*model, *call, work, team, thread).compute();
@@ -272,4 +290,9 @@ extern "C" void orca_decode(const OrcaDecoder* model, const OrcaDecoderCall* cal
       orca::Decoder<float>(*model, *call, work, team, thread).compute();
     }
   });
+  for (int64_t row = 0; call->highest && row < call->num_rows; ++row) {
+    const orca::Highest found = orca::highest_of(&work.highest[row * work.parts_per_row], work.parts_per_row);
+    call->highest[row] = found.value;
+    call->likeliest[row] = found.at;
+  }
 }

@@ -72,6 +72,8 @@ struct OrcaDecoderCall {
   const float* sines;
   const int64_t* rows;  // [num_rows] of the stream, ascending, whose logits are wanted
   void* logits;         // [num_rows, head->n]
+  float* highest;       // [num_rows]: the highest logit of each row, NaN if one is; null: not wanted
+  int64_t* likeliest;   // [num_rows]: its first place
   OrcaBuffer hidden;     // [num_tokens, hidden_size]: the stream to which each layer adds
   OrcaBuffer normed;     // [num_tokens, hidden_size]
   OrcaBuffer projected;  // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]

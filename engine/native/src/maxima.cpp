@@ -1,5 +1,7 @@
 // The highest number of each row of a matrix, and where it is.
 
+#include "maxima.h"
+
 #include <omp.h>
 
 #include <algorithm>
@@ -7,20 +9,13 @@
 #include <cstring>
 #include <limits>
 
-#include "linear.h"
 #include "number.h"
-#include "team.h"
 
 namespace orca {
 namespace {
 
 constexpr int64_t RUN = 1024;  // numbers whose maximum is taken before the place of the highest one is looked for
 constexpr int CHAINS = 4;      // of maxima, which hide their latency
-
-struct Highest {
-    float value;
-    int64_t at;
-};
 
 typedef float Lanes __attribute__((vector_size(64)));
 typedef int32_t Bits __attribute__((vector_size(64)));
@@ -74,8 +69,7 @@ template <class T> float maximum_of(const T* from, int64_t count) {
     return unordered ? std::numeric_limits<float>::quiet_NaN() : highest;
 }
 
-// The first place of the highest number; with a NaN, that of the first one.
-template <class T> Highest highest_of(const T* from, Range columns) {
+template <class T> Highest highest_in(const T* from, Range columns) {
     Highest best{-std::numeric_limits<float>::infinity(), columns.begin};
     int64_t run = columns.begin;
     for (int64_t begin = columns.begin; begin < columns.end && !std::isnan(best.value); begin += RUN) {
@@ -89,12 +83,21 @@ template <class T> Highest highest_of(const T* from, Range columns) {
     return best;
 }
 
+}  // namespace
+
 Highest highest_of(const Rows& rows, int64_t row, Range columns) {
-    if (rows.format == BF16) return highest_of(static_cast<const bf16*>(rows.data) + row * rows.stride, columns);
-    return highest_of(static_cast<const float*>(rows.data) + row * rows.stride, columns);
+    if (rows.format == BF16) return highest_in(static_cast<const bf16*>(rows.data) + row * rows.stride, columns);
+    return highest_in(static_cast<const float*>(rows.data) + row * rows.stride, columns);
 }
 
-}  // namespace
+Highest highest_of(const Highest* parts, int64_t count) {
+    Highest best = parts[0];
+    for (int64_t part = 1; part < count; part++) {
+        if (!std::isnan(best.value) && !(parts[part].value <= best.value)) best = parts[part];
+    }
+    return best;
+}
+
 }  // namespace orca
 
 // Write the highest of the first `width` numbers of `count` rows of `matrix`, and its first place. A NaN counts as the
@@ -111,10 +114,7 @@ extern "C" void orca_maxima(
         parts[part] = orca::highest_of(*matrix, rows[part / shared], orca::share(width, part % shared, shared));
     }
     for (int64_t row = 0; row < count; row++) {
-        Highest best = parts[row * shared];
-        for (int64_t part = row * shared + 1; part < (row + 1) * shared; part++) {
-            if (!std::isnan(best.value) && !(parts[part].value <= best.value)) best = parts[part];
-        }
+        const Highest best = orca::highest_of(parts + row * shared, shared);
         values[row] = best.value;
         places[row] = best.at;
     }

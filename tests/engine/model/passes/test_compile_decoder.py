@@ -1,5 +1,6 @@
 """Decoders computed by one call: their logits equal those of the modules, and other kinds are left alone."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from orcastream.engine.model.decoder_model import ATTRIBUTE
 from orcastream.engine.model.passes import apply_passes, passes_unavailable
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.model.self_check import Reference, check_loaded
+from orcastream.engine.native.maxima import RowMaxima
 from orcastream.schemas.sampling import SamplingParams
 
 pytestmark = pytest.mark.skipif(
@@ -90,8 +92,34 @@ def test_omitting_logits_changes_no_other_logits(family: str, wanted: tuple[int,
         torch.testing.assert_close(rows, all_rows[len(all_rows) - count :], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("computes_with")
+@pytest.mark.parametrize("wanted", [(1, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 0), (3, 1, 9, 40)], ids=str)
+@pytest.mark.parametrize("value", [0.5, torch.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_highest_logits_are_found_with_them(dtype: torch.dtype, value: float, wanted: tuple[int, ...]) -> None:
+    """Of one row, which threads share, and of many; a NaN counts as the highest."""
+    model = random_model("llama", dtype)
+    with torch.no_grad():
+        model.lm_head.weight[77, 3] = value
+    assert apply_passes(model)["compile_decoder"] == 1
+    runner, batch = _batch(model, (70, 1, 9, 90), wanted)
+    maxima = RowMaxima(sum(wanted))
+    logits = runner.forward(batch, maxima)
+    assert maxima.found
+    assert logits.isnan().any(dim=1).tolist() == [math.isnan(value)] * sum(wanted)
+    torch.testing.assert_close(maxima.values, logits.float().amax(dim=1), rtol=0, atol=0, equal_nan=True)
+    assert maxima.places.tolist() == logits.float().argmax(dim=1).tolist()
+
+
 def _last_logits(model: PreTrainedModel, lengths: Sequence[int], wanted: Sequence[int]) -> list[torch.Tensor]:
-    """Return the last logits of several requests in one batch; the first has a context, so it is attended in parts."""
+    """Return the last logits of several requests in one batch."""
+    runner, batch = _batch(model, lengths, wanted)
+    logits, spans_of = runner.forward(batch), torch.tensor(batch.logit_spans)
+    return [logits[spans_of == span] for span in range(batch.num_spans)]
+
+
+def _batch(model: PreTrainedModel, lengths: Sequence[int], wanted: Sequence[int]) -> tuple[ModelRunner, FlatBatch]:
+    """Return several requests in one batch; the first has a context, so it is attended in parts."""
     runner = ModelRunner(model, NativeBackend())
     groups = group_layers(runner.shapes, 1200)
     blocks = [400 for _ in groups]
@@ -106,9 +134,7 @@ def _last_logits(model: PreTrainedModel, lengths: Sequence[int], wanted: Sequenc
         SpanTokens(sequence, _ids(length), 0, count)
         for sequence, length, count in zip(others, lengths[1:], wanted[1:], strict=True)
     ]
-    batch = FlatBatch.build(spans, cache, runner.device)
-    logits, spans_of = runner.forward(batch), torch.tensor(batch.logit_spans)
-    return [logits[spans_of == span] for span in range(len(spans))]
+    return runner, FlatBatch.build(spans, cache, runner.device)
 
 
 def _ids(count: int) -> tuple[int, ...]:
