@@ -16,6 +16,8 @@ from orcastream.worker.settings import WorkerSettings
 log = logging.getLogger("orcastream.worker")
 
 _CHECK_S = 1.0
+_FIRST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 3600.0
 
 
 def core_binding(settings: WorkerSettings, engine: OrcaEngine) -> list[Iterated]:
@@ -29,7 +31,8 @@ class CoreBinding:
 
     If the kernel puts two of them on one core, because another program takes the other core for a moment, it leaves
     them there although that core is soon idle again. Bound threads return to their own. While one waits for its core,
-    the others take over from it, so threads stay bound beside a program that computes without end, too.
+    the others take over from it, so threads stay bound beside a program that computes without end, too. They are
+    released, and bound again after half a minute or more, if the team or the cores are not the same any more.
 
     Created anywhere, then used on the engine's thread alone.
     """
@@ -37,38 +40,44 @@ class CoreBinding:
     def __init__(self, team: Callable[[], Sequence[int]]) -> None:
         """`team` returns the kernel's ids of the threads that compute for the calling one."""
         self._team = team
-        self._placed: Sequence[int] = ()
-        """The team at the last check."""
-        self._is_bound = False
-        self._next_s = -math.inf
+        self._bound: tuple[Sequence[int], set[int]] | None = None
+        """The threads that are bound, and the processors that the process could use then."""
+        self._next_s = self._bound_s = -math.inf
+        self._pause_s = _FIRST_PAUSE_S
 
     def iterated(self, _: IterationRecord) -> None:
-        """Bind the team, if it is time to check whether it is a new one."""
+        """Bind or release, if it is time for that."""
         now = time.monotonic()
         if now < self._next_s:
             return
         self._next_s = now + _CHECK_S
-        team = self._team()
-        if team == self._placed:
-            return
-        self._placed = team
+        team, processors = self._team(), usable_processors()
         try:
-            self._place(team)
+            if self._bound is None:
+                self._bind(team, processors, now)
+            elif self._bound != (team, processors):
+                self._release(team, processors, now)
         except OSError as error:
             log.info("the system does not let compute threads be bound to cores", extra={"why": str(error)})
             self._next_s = math.inf
 
-    def _place(self, team: Sequence[int]) -> None:
-        """Bind each thread, or let all use every core: new threads begin with the affinity of their leader."""
-        processors = usable_processors()
+    def _bind(self, team: Sequence[int], processors: set[int], now: float) -> None:
         cores = physical_cores(processors)
-        if len(team) == len(cores) > 1:
-            for thread, core in zip(team, cores, strict=True):
-                os.sched_setaffinity(thread, core)
-            self._is_bound = True
-            log.info("compute threads are bound to cores", extra={"cores": [sorted(core) for core in cores]})
-        elif self._is_bound:
-            for thread in team:
-                os.sched_setaffinity(thread, processors)
-            self._is_bound = False
-            log.info("compute threads are not bound to cores any more", extra={"threads": len(team)})
+        if len(team) != len(cores) or len(cores) < 2:
+            self._next_s = now + _FIRST_PAUSE_S  # the system may give the process other cores
+            return
+        for thread, core in zip(team, cores, strict=True):
+            os.sched_setaffinity(thread, core)
+        self._bound, self._bound_s = (team, processors), now
+        log.info("compute threads are bound to cores", extra={"cores": [sorted(core) for core in cores]})
+
+    def _release(self, team: Sequence[int], processors: set[int], now: float) -> None:
+        """Let all threads use every core: new ones begin with the affinity of their leader."""
+        for thread in team:
+            os.sched_setaffinity(thread, processors)
+        self._bound = None
+        if now - self._bound_s > _LONGEST_PAUSE_S:
+            self._pause_s = _FIRST_PAUSE_S
+        self._next_s = now + self._pause_s
+        log.info("compute threads or their cores have changed: they are released", extra={"pause_s": self._pause_s})
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ class CompiledDecoder:
         self._memory = torch.empty(0, dtype=dtype)
         self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[native.LowRank]]] = WeakKeyDictionary()
         self._cosines = self._sines = torch.empty(0, model.rotary_size)
-        self._caches = _Caches([], [])
+        self._caches: _Caches | None = None
 
     def takes(self, adapters: Sequence[AdapterRows]) -> bool:
         """Whether it computes iterations with these adapters: any."""
@@ -96,7 +96,7 @@ class CompiledDecoder:
         model, num_tokens = self.model, batch.input_ids.shape[1]
         cosines, sines = self._angles_of(batch)
         logits = torch.empty(len(batch.logit_rows), model.head.n, dtype=model.dtype)
-        if not self._caches.are(caches, groups):
+        if self._caches is None or not self._caches.are(caches):
             self._caches = _Caches(caches, groups)
         attention = NativeBackend.group_calls(
             plan,
@@ -182,15 +182,15 @@ class CompiledDecoder:
 
 
 class _Caches:
-    """The places of all layers' caches, which change only with the caches."""
+    """The places of all layers' caches, which are allocated together, and not kept alive here."""
 
     def __init__(self, caches: Sequence[LayerCache], groups: Sequence[int]) -> None:
-        self._caches, self._groups = caches, groups
+        self._first = ref(caches[0].keys)
         self.places = (native.LayerCache * len(caches))(*map(_cache, caches, groups))
 
-    def are(self, caches: Sequence[LayerCache], groups: Sequence[int]) -> bool:
-        """Whether they are those of these caches."""
-        return self._caches is caches and self._groups is groups
+    def are(self, caches: Sequence[LayerCache]) -> bool:
+        """Whether they are the places of these caches."""
+        return self._first() is caches[0].keys
 
 
 def _cache(cache: LayerCache, group: int) -> native.LayerCache:

@@ -69,20 +69,34 @@ def test_a_team_that_grows_is_released_and_bound_again_once_it_fits(caplog: pyte
         for threads in (len(cores), len(cores) + 1, len(cores)):
             torch.set_num_threads(threads)
             binding.iterated(ALL)
+            seen.append(_affinities())
+        return seen
+
+    bound, released = cores, [usable_processors()] * (len(cores) + 1)
+    assert _on_an_engine_thread(len(cores), grow_and_shrink) == [bound, released, bound]
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "compute threads are bound to cores",
+        "compute threads or their cores have changed",
+        "compute threads are bound to cores",
+    ]
+
+
+@needs_operators
+@needs_two_cores
+@pytest.mark.usefixtures("at_each_iteration")
+def test_threads_follow_the_process_to_other_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a container is given fewer cores, and later more."""
+    every, cores = usable_processors(), physical_cores(usable_processors())
+
+    def move() -> list[list[set[int]]]:
+        binding, seen = CoreBinding(team_threads), []
+        for usable in (every, set(cores[0]), every):
+            monkeypatch.setattr(core_binding, "usable_processors", lambda usable=usable: usable)
             binding.iterated(ALL)
             seen.append(_affinities())
         return seen
 
-    assert _on_an_engine_thread(len(cores), grow_and_shrink) == [
-        cores,
-        [usable_processors()] * (len(cores) + 1),
-        cores,
-    ]
-    assert [record.message for record in caplog.records] == [
-        "compute threads are bound to cores",
-        "compute threads are not bound to cores any more",
-        "compute threads are bound to cores",
-    ]
+    assert _on_an_engine_thread(len(cores), move) == [cores, [set(cores[0])] * len(cores), cores]
 
 
 @needs_operators
@@ -117,6 +131,7 @@ def test_the_setting_decides() -> None:
 @pytest.fixture
 def at_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_binding, "_CHECK_S", 0.0)
+    monkeypatch.setattr(core_binding, "_FIRST_PAUSE_S", 0.0)
 
 
 def _on_an_engine_thread(threads: int, run: Callable[[], Result]) -> Result:

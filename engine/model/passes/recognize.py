@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine.model.decoder_model import DecoderLayer, DecoderModel, Linear
+from orcastream.engine.model.passes.base import plain
 from orcastream.engine.model.tiny_copy import thresholds
 
 KNOWN_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
@@ -60,13 +61,16 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
     num_heads = layers[0].output.k // head_size
     num_kv_heads = (layers[0].projections.n // head_size - num_heads) // 2
     final_norm, epsilon = _norm(inner.norm)
+    head = linears.single(model.lm_head)
+    num_embeddings = inner.embed_tokens.num_embeddings
+    expect(num_embeddings >= max(head.n, config.vocab_size), f"{num_embeddings} embeddings")
     rotary = _rotary(inner.rotary_emb)
     rotary_size = rotary(torch.zeros(1, dtype=torch.long, device=model.device))[0].shape[-1]
     return DecoderModel(
-        embedding=_embedding(inner.embed_tokens, model, linears),
+        embedding=_embedding(inner.embed_tokens, model.dtype, linears),
         layers=layers,
         final_norm=final_norm,
-        head=linears.single(model.lm_head),
+        head=head,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_size=head_size,
@@ -87,12 +91,12 @@ def expect(holds: bool, otherwise: str) -> None:
         raise OtherKind(otherwise)
 
 
-def _embedding(embedding: Any, model: PreTrainedModel, linears: LinearLayers[L]) -> torch.Tensor | L:
-    expect(embedding.num_embeddings >= model.config.vocab_size, f"{embedding.num_embeddings} embeddings")
+def _embedding(embedding: Any, dtype: torch.dtype, linears: LinearLayers[L]) -> torch.Tensor | L:
+    expect(plain(embedding), "embeddings with hooks")
     if type(embedding) is not torch.nn.Embedding:
         return linears.shared(embedding)
     weight: torch.Tensor = embedding.weight.detach()
-    expect(weight.dtype is model.dtype and weight.is_contiguous(), "embeddings in another format")
+    expect(weight.dtype is dtype and weight.is_contiguous(), "embeddings in another format")
     expect(embedding.max_norm is None, "embeddings that are scaled")
     return weight
 

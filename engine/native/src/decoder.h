@@ -1,6 +1,6 @@
-// A whole decoder of the common kind, computed by one call: per layer a norm, merged projections, rotary positions,
-// attention over block tables, and a second norm with a gated MLP; then a final norm and the head. After the last
-// attention only the requested rows are computed.
+// A whole decoder of the common kind, computed by one call: embeddings; per layer a norm, merged projections, rotary
+// positions, attention over block tables, and a second norm with a gated MLP; then a final norm, the head, and on request
+// the highest logits. After the last attention only the requested rows are computed.
 
 #pragma once
 

@@ -96,7 +96,8 @@ class Team {
   std::atomic<int> asleep_{0};
 };
 
-// Run `work(team, thread)` on at most `threads` threads. Each begins when it comes: the others compute its share meanwhile.
+// Run `work(team, thread)` on at most `threads` threads. Each begins when it comes, and the others compute its share
+// meanwhile; only one that has not left OpenMP's last region yet is waited for.
 template <class Work>
 inline void run_team(int threads, Work work) {
   const int most = std::min(threads, Team::kMostThreads);

@@ -70,12 +70,25 @@ void late() {
 
 std::atomic<bool> interrupted{false}, released{false};
 
+// Whether a thread of this process sleeps.
+bool sleeps(pid_t thread) {
+  char path[64], state = 0;
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+  std::FILE* file = std::fopen(path, "r");
+  if (file == nullptr) return false;
+  const int found = std::fscanf(file, "%*d (%*[^)]) %c", &state);
+  std::fclose(file);
+  return found == 1 && state == 'S';
+}
+
 // A thread that has not even begun the region keeps nobody from computing all of it.
 void absent() {
   pthread_t other{};
+  pid_t other_id = 0;
   run_team(2, [&](Team&, int thread) {
-    if (thread == 1) other = pthread_self();
+    if (thread == 1) other = pthread_self(), other_id = static_cast<pid_t>(syscall(SYS_gettid));
   });
+  while (!sleeps(other_id)) sched_yield();  // it has left the region, and waits for the next
   signal(SIGUSR1, [](int) {
     interrupted.store(true);
     until(released);
