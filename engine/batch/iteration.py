@@ -35,8 +35,8 @@ class Launched:
     """Logits that the device computes, `[len(rows), vocab]`, and the requests that they belong to.
 
     They are None if there are no such requests, or if all take their likeliest tokens, which are in `picked` or
-    `maxima` then.
-    `masks` are those of constrained requests, if there are any. `prompts` have separate logits, `[told, vocab]`.
+    `maxima` then. `masks` are those of constrained requests, if there are any. `prompts` have separate logits, `[told,
+    vocab]`.
     """
 
     logits: torch.Tensor | None
