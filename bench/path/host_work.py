@@ -80,10 +80,10 @@ def _without_forward(engine: OrcaEngine) -> None:
     vocabulary = engine.limits.vocab_size
     logits = torch.randn(engine.config.num_places, vocabulary, generator=torch.Generator().manual_seed(0))
 
-    def forward(batch: FlatBatch, _: RowMaxima | None = None) -> torch.Tensor:
+    def forward(batch: FlatBatch, maxima: RowMaxima | None = None) -> torch.Tensor:
         return logits[: len(batch.logit_rows)]
 
-    engine._runner.forward = forward  # type: ignore[method-assign,assignment]  # named otherwise, and of no use here
+    engine._runner.forward = forward  # type: ignore[method-assign]  # of this engine alone
 
 
 def _bytes_per_token() -> int:

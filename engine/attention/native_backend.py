@@ -47,7 +47,7 @@ class NativePlan:
     """An iteration: its batch, whose arrays the operator reads, and the state that the layers of each group share."""
 
     batch: FlatBatch
-    calls: list[_Call]
+    calls: ctypes.Array[_Call]
     threads: int
 
 
@@ -81,7 +81,9 @@ class NativeBackend(AttentionBackend):
 
     def plan(self, batch: FlatBatch, dtype: torch.dtype) -> NativePlan:
         """See the base class."""
-        return NativePlan(batch, [_shared(batch, index) for index in range(len(batch.groups))], torch.get_num_threads())
+        groups = len(batch.groups)
+        calls = (_Call * groups)(*(_shared(batch, index) for index in range(groups)))
+        return NativePlan(batch, calls, torch.get_num_threads())
 
     @staticmethod
     def group_calls(
@@ -101,7 +103,7 @@ class NativeBackend(AttentionBackend):
             call.num_tokens, call.num_heads, call.num_kv_heads = plan.batch.input_ids.shape[1], num_heads, num_kv_heads
             call.key_size = call.value_size = key_size
             call.scale, call.query_format, call.cache_format = scale, FORMATS[dtype], FORMATS[cache_dtype]
-        return (_Call * len(plan.calls))(*plan.calls)
+        return plan.calls
 
     def attend(
         self,
@@ -144,9 +146,13 @@ def _shared(batch: FlatBatch, index: int) -> _Call:
     )
 
 
+def addresses(cache: LayerCache) -> list[int | None]:
+    """Return where keys, values, and the scales of both are."""
+    return [_address(part) for part in (cache.keys, cache.values, cache.key_scales, cache.value_scales)]
+
+
 def _put_cache(call: _Call, cache: LayerCache) -> None:
-    call.keys, call.values = cache.keys.data_ptr(), cache.values.data_ptr()
-    call.key_scales, call.value_scales = _address(cache.key_scales), _address(cache.value_scales)
+    call.keys, call.values, call.key_scales, call.value_scales = addresses(cache)
     call.cache_format = FORMATS[cache.keys.dtype]
 
 

@@ -93,9 +93,7 @@ class Executor:
 
     def _looks_for_maxima(self, rows: Sequence[Request], prepared: Prepared) -> bool:
         """Whether the host chooses the tokens, and all of them by the highest scores alone."""
-        if self._overlaps or prepared.chunks or not rows:
-            return False
-        return not [each for each in rows if not each.takes_best or each.followers]
+        return not self._overlaps and not prepared.chunks and bool(rows) and _take_best_alone(rows)
 
     @torch.inference_mode()
     def _pick(self, logits: torch.Tensor, rows: Sequence[Request]) -> Picked | None:
@@ -157,7 +155,7 @@ class Executor:
         requests = [launched.rows[row] for row in rows]
         beams = [row for row in rows if launched.rows[row].beam is not None]
         try:
-            if not [request for request in requests if not request.takes_best or request.followers]:
+            if _take_best_alone(requests):
                 drawn.best += take_best(logits, rows)
                 drawn.takers += requests
                 return
@@ -213,6 +211,11 @@ class Executor:
         if not least or request.num_outputs >= least:
             return _NOTHING
         return request.stop_ids
+
+
+def _take_best_alone(requests: Sequence[Request]) -> bool:
+    """Whether all take their likeliest token and ask for nothing else."""
+    return not [each for each in requests if not each.takes_best or each.followers]
 
 
 _NOTHING: frozenset[int] = frozenset()

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine.attention.base import AttentionBackend
-from orcastream.engine.attention.native_backend import NativeBackend, NativePlan
+from orcastream.engine.attention.native_backend import NativeBackend, NativePlan, addresses
 from orcastream.engine.batch.flat_batch import FlatBatch, IntArray
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.adapters.adapter import Adapter
@@ -40,11 +40,12 @@ class CompiledDecoder:
     def __init__(self, model: DecoderModel[PackedLinear]) -> None:
         self.model = model
         dtype = model.dtype
+        embedding = model.embedding
         self._layers = (native.DecoderLayer * len(model.layers))(*(_layer(layer) for layer in model.layers))
         self._model = native.Decoder(
             layers=ctypes.addressof(self._layers),
-            embedding=model.embedding.data_ptr() if isinstance(model.embedding, torch.Tensor) else None,
-            shared=None if isinstance(model.embedding, torch.Tensor) else model.embedding.address,
+            embedding=embedding.data_ptr() if isinstance(embedding, torch.Tensor) else None,
+            shared=embedding.address if isinstance(embedding, PackedLinear) else None,
             final_norm=model.final_norm.data_ptr(),
             head=model.head.address,
             num_layers=len(model.layers),
@@ -186,16 +187,12 @@ class _Caches:
 
     def __init__(self, caches: Sequence[LayerCache], groups: Sequence[int]) -> None:
         self._first = ref(caches[0].keys)
-        self.places = (native.LayerCache * len(caches))(*map(_cache, caches, groups))
+        places = (native.LayerCache(*addresses(cache), group) for cache, group in zip(caches, groups, strict=True))
+        self.places = (native.LayerCache * len(caches))(*places)
 
     def are(self, caches: Sequence[LayerCache]) -> bool:
         """Whether they are the places of these caches."""
         return self._first() is caches[0].keys
-
-
-def _cache(cache: LayerCache, group: int) -> native.LayerCache:
-    parts = cache.keys, cache.values, cache.key_scales, cache.value_scales
-    return native.LayerCache(*(None if part is None else part.data_ptr() for part in parts), group)
 
 
 def _stride(width: int, dtype: torch.dtype) -> int:

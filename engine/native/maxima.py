@@ -53,9 +53,8 @@ def row_maxima(
         raise ValueError(f"matrix: got {matrix.dtype} {tuple(matrix.shape)}, allowed: float32 or bfloat16 [m, n > 0]")
     if not all(0 <= row < len(matrix) for row in rows):
         raise IndexError(f"rows: got {list(rows)}, allowed: 0 to {len(matrix) - 1}")
-    which = torch.tensor(rows, dtype=torch.int64)
-    values, places = torch.empty(len(which)), torch.empty(len(which), dtype=torch.int64)
+    which, found = torch.tensor(rows, dtype=torch.int64), RowMaxima(len(rows))
     threads = team_size(len(which) * matrix.shape[1], _VALUES_PER_THREAD)
-    addresses = which.data_ptr(), len(which), values.data_ptr(), places.data_ptr()
+    addresses = which.data_ptr(), len(which), found.values.data_ptr(), found.places.data_ptr()
     _functions(instruction_set).orca_maxima(Rows.of(matrix), matrix.shape[1], *addresses, threads)
-    return values.tolist(), places.tolist()
+    return found.values.tolist(), found.places.tolist()

@@ -19,6 +19,7 @@ from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, break_row, crowd, request, run, tokens
 
 Requests = Callable[[int], list[Request]]
+Forward = Callable[[FlatBatch], torch.Tensor]
 
 
 def test_the_events_arrive_with_the_next_call(make_engine: MakeEngine) -> None:
@@ -208,9 +209,10 @@ def test_without_memory_less_is_computed_at_a_time(
     expected = run(make_engine(num_blocks=256), *crowd())
     for overlap in ("off", "on"):
         engine = make_engine(num_blocks=256, overlap=overlap)
-        forward, sizes = engine._runner.forward, []
+        forward: Forward = engine._runner.forward
+        sizes: list[int] = []
 
-        def limited(batch, *_, forward=forward, sizes=sizes):  # type: ignore[no-untyped-def]
+        def limited(batch: FlatBatch, *_: object, forward: Forward = forward, sizes: list[int] = sizes) -> torch.Tensor:
             sizes.append(batch.input_ids.shape[1])
             if sizes[-1] > 10:
                 fail()

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "elementwise.h"
 #include "maxima.h"
@@ -22,12 +21,10 @@ struct DecoderWork {
   AttentionWork attention;
   LinearWork linear;
   LinearWork gated;
-  std::vector<Highest> highest;  // of `parts_per_row` parts of each row of the logits
-  int64_t parts_per_row = 1;
+  Maxima maxima;
 
   void reserve(const OrcaDecoder& model, const OrcaDecoderCall& call, int threads) {
-    parts_per_row = call.num_rows < threads ? threads : 1;
-    if (call.highest) highest.resize(call.num_rows * parts_per_row);
+    if (call.highest) maxima.begin(call.num_rows, threads);
     for (int64_t index = 0; index < model.num_layers; ++index) {
       const OrcaDecoderLayer& layer = model.layers[index];
       for (const Linear* each : {layer.projections, layer.output, layer.gate_up, layer.down}) {
@@ -81,7 +78,9 @@ class Decoder {
     }
     norm_rows(model_.final_norm, true);
     linear(*model_.head, call_.normed, {call_.logits, model_.head->n});
-    if (call_.highest) find_highest();
+    if (!call_.highest) return;
+    const Rows logits{call_.logits, num_rows_, model_.head->n, model_.format};
+    work_.maxima.find(logits, logits.stride, nullptr, team_, thread_);
   }
 
  private:
@@ -112,17 +111,18 @@ class Decoder {
       if (change.down == nullptr || count == 0) continue;
       const OrcaBuffer gathered{call_.gathered, change.down->k}, inner{call_.inner, change.down->n};
       const OrcaBuffer added{call_.added, change.up->n};
-      by_shares([&](int part) { gather(rows, count, x, gathered, part); });
+      by_shares([&](int part) { gather(rows, count, row(x, 0), x.stride, gathered, change.down->k, part); });
       linear(*change.down, gathered, inner, count);
       linear(*change.up, inner, added, count);
       by_shares([&](int part) { scatter(rows, count, added, y, part); });
     }
   }
 
-  void gather(const int64_t* rows, int64_t count, const OrcaBuffer& x, const OrcaBuffer& gathered, int part) {
+  // Copy `width` numbers of each of these rows of x.
+  void gather(const int64_t* rows, int64_t count, const T* x, int64_t stride, const OrcaBuffer& to, int64_t width, int part) {
     const Range range = share(count, part, team_.size());
     for (int64_t index = range.begin; index < range.end; ++index) {
-      std::memcpy(row(gathered, index), row(x, rows[index]), gathered.stride * sizeof(T));
+      std::memcpy(row(to, index), x + rows[index] * stride, width * sizeof(T));
     }
   }
 
@@ -161,13 +161,8 @@ class Decoder {
       if (model_.shared) {
         return gather_team(*model_.shared, call_.ids, rows_of(call_.hidden, num_rows_), part, team_.size());
       }
-      const Range columns = columns_of(model_.hidden_size, part);
-      if (columns.begin >= columns.end) return;
-      for (int64_t index = 0; index < call_.num_tokens; ++index) {
-        const T* from = static_cast<const T*>(model_.embedding) + call_.ids[index] * model_.hidden_size;
-        std::memcpy(row(call_.hidden, index) + columns.begin, from + columns.begin,
-                    (columns.end - columns.begin) * sizeof(T));
-      }
+      const int64_t size = model_.hidden_size;
+      gather(call_.ids, num_rows_, static_cast<const T*>(model_.embedding), size, call_.hidden, size, part);
     });
   }
 
@@ -257,17 +252,6 @@ class Decoder {
     });
   }
 
-  void find_highest() {
-    const int64_t parts = work_.parts_per_row, width = model_.head->n;
-    const Rows logits{call_.logits, num_rows_, width, model_.format};
-    for (Stage stage(team_, thread_, {num_rows_ * parts}); stage.take();) {
-      stage.offer();
-      const int64_t piece = stage.piece();
-      const Highest found = highest_of(logits, piece / parts, share(width, piece % parts, parts));
-      if (stage.claim()) work_.highest[piece] = found;
-    }
-  }
-
   const OrcaDecoder& model_;
   const OrcaDecoderCall& call_;
   DecoderWork& work_;
@@ -290,9 +274,5 @@ extern "C" void orca_decode(const OrcaDecoder* model, const OrcaDecoderCall* cal
       orca::Decoder<float>(*model, *call, work, team, thread).compute();
     }
   });
-  for (int64_t row = 0; call->highest && row < call->num_rows; ++row) {
-    const orca::Highest found = orca::highest_of(&work.highest[row * work.parts_per_row], work.parts_per_row);
-    call->highest[row] = found.value;
-    call->likeliest[row] = found.at;
-  }
+  if (call->highest) work.maxima.end(call->highest, call->likeliest);
 }

@@ -2,14 +2,14 @@
 
 #include "maxima.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "number.h"
+#include "stage.h"
+#include "team.h"
 
 namespace orca {
 namespace {
@@ -83,13 +83,12 @@ template <class T> Highest highest_in(const T* from, Range columns) {
     return best;
 }
 
-}  // namespace
-
 Highest highest_of(const Rows& rows, int64_t row, Range columns) {
     if (rows.format == BF16) return highest_in(static_cast<const bf16*>(rows.data) + row * rows.stride, columns);
     return highest_in(static_cast<const float*>(rows.data) + row * rows.stride, columns);
 }
 
+// The highest of adjacent parts of a row.
 Highest highest_of(const Highest* parts, int64_t count) {
     Highest best = parts[0];
     for (int64_t part = 1; part < count; part++) {
@@ -98,24 +97,41 @@ Highest highest_of(const Highest* parts, int64_t count) {
     return best;
 }
 
+}  // namespace
+
+void Maxima::begin(int64_t count, int threads) {
+    count_ = count;
+    parts_per_row_ = count < threads ? threads : 1;
+    parts_.resize(count * parts_per_row_);
+}
+
+void Maxima::find(const Rows& matrix, int64_t width, const int64_t* rows, Team& team, int thread) {
+    for (Stage stage(team, thread, {count_ * parts_per_row_}); stage.take();) {
+        stage.offer();
+        const int64_t piece = stage.piece(), index = piece / parts_per_row_;
+        const Range columns = share(width, piece % parts_per_row_, parts_per_row_);
+        const Highest found = highest_of(matrix, rows ? rows[index] : index, columns);
+        if (stage.claim()) parts_[piece] = found;
+    }
+}
+
+void Maxima::end(float* values, int64_t* places) const {
+    for (int64_t index = 0; index < count_; index++) {
+        const Highest best = highest_of(&parts_[index * parts_per_row_], parts_per_row_);
+        values[index] = best.value;
+        places[index] = best.at;
+    }
+}
+
 }  // namespace orca
 
-// Write the highest of the first `width` numbers of `count` rows of `matrix`, and its first place. A NaN counts as the
-// highest. Where rows are fewer than threads, these share rows.
+// Write the highest of the first `width` numbers of `count` rows of `matrix`, and its first place.
 extern "C" void orca_maxima(
     const orca::Rows* matrix, int64_t width, const int64_t* rows, int64_t count, float* values, int64_t* places,
     int threads) {
-    using orca::Highest;
-    const int64_t shared = count < threads ? threads : 1, all = count * shared;
-    static thread_local orca::Scratch memory;
-    Highest* parts = memory.get<Highest>(all);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t part = 0; part < all; part++) {
-        parts[part] = orca::highest_of(*matrix, rows[part / shared], orca::share(width, part % shared, shared));
-    }
-    for (int64_t row = 0; row < count; row++) {
-        const Highest best = orca::highest_of(parts + row * shared, shared);
-        values[row] = best.value;
-        places[row] = best.at;
-    }
+    thread_local orca::Maxima shared;
+    orca::Maxima& maxima = shared;
+    maxima.begin(count, threads);
+    orca::run_team(threads, [&](orca::Team& team, int thread) { maxima.find(*matrix, width, rows, team, thread); });
+    maxima.end(values, places);
 }
