@@ -76,14 +76,17 @@ def fields_of(flat: Sequence[_Part]) -> dict[_Part, _Part]:
 
 
 def parse_error(text: str) -> ResponseError:
-    """Return the exception for an error reply, with `status_code` set to its code; the text is kept whole."""
+    """Return the exception for an error reply, with `status_code` set to its code; of the text, nothing is left out.
+
+    The text of a refusal in a script begins with the refusal, as in Redis 7, and not with the place in the script.
+    """
     if any(words in text for words in _NO_RIGHTS):
         text = f"{text} ({_RIGHTS})"
     if in_script := _IN_SCRIPT.search(text):
-        code = in_script[1]
-    else:
-        code = text.partition(" ")[0]
-        code = code if code.isupper() else "ERR"
+        place, text = text[: in_script.start(1)], text[in_script.start(1) :]
+        text = f"{text} ({place.rstrip(' -:')})"
+    word = text.partition(" ")[0]
+    code = word if word.isupper() else "ERR"
     return _ERRORS.get(code, ResponseError)(text, status_code=code)
 
 

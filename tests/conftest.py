@@ -72,34 +72,32 @@ def redis_binary(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def _running_servers() -> Iterator[dict[str, RedisServer]]:
-    """Servers by binary; each starts when a test first requests it, and runs to the end of the session."""
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RedisServer]]:
+    """Return the server of a binary; it starts when a test first asks for it, and runs to the end of the session."""
     servers: dict[str, RedisServer] = {}
-    yield servers
+
+    def server_of(binary: str) -> RedisServer:
+        if binary not in servers:
+            servers[binary] = RedisServer(binary, tmp_path_factory.mktemp("redis"))
+            servers[binary].start()
+            with servers[binary].client() as client:
+                while client.info("server")["uptime_in_seconds"] < 2:
+                    time.sleep(0.05)  # so that the grace after a server's start no longer protects leases
+        return servers[binary]
+
+    yield server_of
     for server in servers.values():
         server.kill()
 
 
-@pytest.fixture(scope="session")
-def _shared_server(
-    redis_binary: str, _running_servers: dict[str, RedisServer], tmp_path_factory: pytest.TempPathFactory
-) -> RedisServer:
-    if redis_binary not in _running_servers:
-        server = _running_servers[redis_binary] = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
-        server.start()
-        with server.client() as client:
-            while client.info("server")["uptime_in_seconds"] < 2:
-                time.sleep(0.05)  # so that the grace after a server's start no longer protects leases
-    return _running_servers[redis_binary]
-
-
 @pytest.fixture
-def redis_server(_shared_server: RedisServer) -> RedisServer:
+def redis_server(redis_binary: str, shared_server: Callable[[str], RedisServer]) -> RedisServer:
     """An empty server, shared between tests: do not kill it, freeze it, or leave its settings changed."""
-    with _shared_server.client() as client:
+    server = shared_server(redis_binary)
+    with server.client() as client:
         client.flushall()
         client.script_flush()
-    return _shared_server
+    return server
 
 
 @pytest.fixture

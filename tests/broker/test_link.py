@@ -77,12 +77,14 @@ async def test_a_user_without_a_right_learns_where_both_are_named(
 async def test_an_error_in_a_script_has_the_code_of_its_command(
     own_redis: Callable[..., RedisServer], open_link: OpenLink
 ) -> None:
-    """Redis 6.2, too, which says ERR."""
+    """Redis 6.2, too, which says ERR, and names the place in the script first."""
     link = await open_link((await asyncio.to_thread(own_redis)).url)
 
     async def refused() -> str:
         with pytest.raises(ResponseError) as caught:
             await link.call("EVAL", "return redis.call('XADD', KEYS[1], '*', 'a', 'b')", 1, "key")
+        assert str(caught.value).startswith(f"{error_code(caught.value)} ")
+        assert "user_script" in str(caught.value)
         return error_code(caught.value)
 
     await link.call("SET", "key", "no stream")

@@ -23,9 +23,11 @@ pytestmark = one_server("system")
 
 
 @pytest.fixture(scope="module")
-def worker(_shared_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+def worker(
+    redis_binary: str, shared_server: Callable[[str], RedisServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
     """One worker for all tests of this module; every test must leave it alive."""
-    worker = WorkerProcess(_shared_server.url, tmp_path_factory.mktemp("worker") / "log", max_batch_size=4)
+    worker = WorkerProcess(shared_server(redis_binary).url, tmp_path_factory.mktemp("worker") / "log", max_batch_size=4)
     worker.wait_serving()
     yield worker
     worker.kill()
