@@ -149,6 +149,13 @@ class OrcaEngine:
         """Requests that wait for a place in the batch and have none reserved. Any thread may read this."""
         return self._requests.num_waiting
 
+    @property
+    def begins_soon(self) -> bool:
+        """Whether waiting requests lack nothing but their turn, which comes within about two iterations. Any thread may
+        read this; during a step it may be off by an iteration.
+        """
+        return self._scheduler.begins_soon
+
     def call_before_forward(self, callback: Callable[[], None]) -> None:
         """Set a `callback` that `step` calls right before each forward pass; it must be quick. From then until the pass
         ends the interpreter is free for other threads.

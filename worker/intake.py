@@ -26,7 +26,8 @@ _EMPTY_LOOK_S = 2.0
 class Intake:
     """Claims what can run soon, a few requests per iteration so that work spreads, until `draining` is set.
 
-    `begin` is called with each claimed request; several calls may run concurrently.
+    It also claims while an iteration computes: what has arrived by its end can be in the next one. `begin` is called
+    with each claimed request; several calls may run concurrently.
     """
 
     def __init__(
@@ -43,11 +44,15 @@ class Intake:
         self._is_to_recover = True
         self._recover_at = 0.0
         self._num_waits = 0
-        self._nothing_came = False
+        self._is_read_to_end = False
+        """Whether the last look at the queue, a moment ago, left nothing there: then waiting for more is enough."""
+        self._iteration = -1
+        self._num_claimed = 0
+        """Claims since that iteration of the engine ended."""
         self.queue_was_empty = False
         """Whether the last look at the queue, a moment ago, found neither a waiting nor a running request."""
         self.saturated = False
-        """Whether every slot is taken, or the last claim returned as many requests as it asked for."""
+        """Whether every slot is taken, or the last claim returned as many requests as this iteration may begin."""
 
     async def run(self) -> None:
         """Return once `draining` is set and no claim is in flight. Raises LinkLost."""
@@ -102,31 +107,35 @@ class Intake:
         await self._session.waits.end(lambda: self._num_waits == wait)
 
     async def _claim(self) -> None:
-        """Claim, unless the engine is stalled or earlier claims have yet to begin."""
-        room, now = self._parts.room(), asyncio.get_running_loop().time()
-        nothing_came, self._nothing_came = self._nothing_came, False
-        if room == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
-            self.queue_was_empty, self.saturated = False, room == 0
+        """Claim, unless the engine is stalled or can begin no more requests in its next iteration."""
+        most, now = self._most(), asyncio.get_running_loop().time()
+        is_read_to_end, self._is_read_to_end = self._is_read_to_end, False
+        if most == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
+            self.queue_was_empty, self.saturated = False, most == 0
             await self._next_iteration()
             return
         claimed: list[Claimed] = []
         if self._is_to_look or now >= self._look_for_expired_at:
             self._is_to_look, self._look_for_expired_at = False, now  # again if the look fails
-            claimed = await self._expired(room)
+            claimed = await self._expired(most)
             self._look_for_expired_at = now + (0 if claimed else self._pause_s())
-        if len(claimed) < room and not nothing_came:  # a wait that returned nothing has just looked for new ones
-            claimed += await self._session.claimer.new(room - len(claimed))
-        self.saturated = len(claimed) >= room
-        if claimed:
-            await self._admit(claimed)
-            await self._next_iteration()
-        elif not self._draining.is_set():
-            arrived = await self._wait_for_work(room)
-            self._nothing_came = not arrived
-            if arrived:
-                self.saturated = len(arrived) >= room
-            await self._admit(arrived)
-            await self._next_iteration()
+        if len(claimed) < most and not is_read_to_end:
+            claimed += await self._session.claimer.new(most - len(claimed))
+            self._is_read_to_end = len(claimed) < most
+        self.saturated = len(claimed) >= most
+        if not claimed and not self._draining.is_set():
+            claimed = await self._wait_for_work(most)
+            self._is_read_to_end = not claimed
+            self.saturated = len(claimed) >= most
+        self._num_claimed += len(claimed)
+        await self._admit(claimed)
+
+    def _most(self) -> int:
+        """Return how many requests to claim now: at most `max_claims` for one iteration of the engine."""
+        engine_loop, max_claims = self._parts.engine_loop, self._parts.max_claims
+        if not engine_loop.busy or engine_loop.iterations != self._iteration:
+            self._iteration, self._num_claimed = engine_loop.iterations, 0
+        return max(0, min(self._parts.room(), max_claims - self._num_claimed))
 
     async def _expired(self, room: int) -> list[Claimed]:
         """Claim requests to take over. An idle worker does not look for leases if the queue is empty."""

@@ -61,12 +61,15 @@ class Parts:
         """Return how many requests to claim now: as many as there are free slots; once requests wait in the engine,
         for memory or for a slot, only as many as keep that number at `max_waiting`.
 
-        A request's number of candidates is known only after the claim; candidates beyond the free slots wait in the
-        engine, too.
+        Requests that only wait for their turn among an iteration's tokens, which comes soon, do not count: the next
+        ones must be here by then. A request's number of candidates is known only after the claim; candidates beyond the
+        free slots wait in the engine, too.
         """
         room = min(self.roster.free, self.max_claims)
         num_waiting = self.engine.num_waiting if len(self.roster) else 0
-        return room if num_waiting == 0 else max(0, min(room, self.max_waiting - num_waiting))
+        if num_waiting == 0 or (num_waiting < self.max_claims and self.engine.begins_soon):
+            return room
+        return max(0, min(room, self.max_waiting - num_waiting))
 
     def withdraw(self, engine_ids: list[str]) -> None:
         """Stop the engine's work under these ids and ignore events it may still deliver."""

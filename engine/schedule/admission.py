@@ -39,6 +39,8 @@ class Admission:
         self.awaits_victim = False
         """Whether the head can join once a pending token is known, because the request of that token is preempted then.
         The scheduler resets it in each iteration."""
+        self.lacks_room = False
+        """Whether the head had no place or memory, or had to wait for the policy. The scheduler resets it, too."""
 
     def leader_for(self, request: Request, policy: Policy) -> Request | None:
         """Return the request that new `request` may follow: a waiting one of its group that can split into all."""
@@ -69,6 +71,7 @@ class Admission:
             has_room, freed = self._find_room(request, plan, policy)
             left += freed
             if not has_room:
+                self.lacks_room = True
                 break
             if self._awaits_prefix(request):
                 if before is not None:

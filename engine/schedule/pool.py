@@ -44,6 +44,12 @@ class RequestPool:
             without -= sum(len(each.followers) for each in list(self.running))
         return max(0, without)
 
+    @property
+    def prompt_tokens_left(self) -> int:
+        """Known tokens that are not in the cache, of waiting requests and running prefills. Any thread may read it."""
+        prefills = [each for each in list(self.running) if each.state is RequestState.INITIATION]
+        return sum([each.num_uncomputed for each in (*prefills, *list(self.waiting.values()))])
+
     def get(self, request_id: str) -> Request | None:
         """Return the unfinished request with that id, or None."""
         return self._by_id.get(request_id)

@@ -55,6 +55,13 @@ class Scheduler:
         """Prompt tokens of all admitted requests."""
         return self._admission.queried_tokens
 
+    @property
+    def begins_soon(self) -> bool:
+        """Whether the last plan left no waiting request out for lack of a place or memory, or because of the policy,
+        and less is left of all prompts than two iterations can compute. Any thread may read this.
+        """
+        return not self._admission.lacks_room and self.requests.prompt_tokens_left < 2 * self.policy.budget.most
+
     def add(self, request: Request) -> None:
         """Add a new request: it waits, or follows one of its group that has not begun and knows the same tokens."""
         leader = self._admission.leader_for(request, self.policy)
@@ -64,6 +71,7 @@ class Scheduler:
 
     def select(self) -> Plan:
         """Plan the next iteration; empty if there is no work, or a pending token must be known first."""
+        self._admission.lacks_room = self.isolation.active
         if self.isolation.active:
             plan = self.isolation.select(self.policy, min(self.policy.budget.most, self.relief.tokens))
             if plan.requests or any(request.num_pending for request in self.requests.running):
@@ -76,7 +84,9 @@ class Scheduler:
         left = min(self.policy.token_budget(running), self.relief.tokens) - len(decodes)
         if len(decodes) < len(running):
             left = self._continue_prefills(plan, left, preemptions)
-        if self.preemptions == preemptions and self.requests.waiting:
+        if self.preemptions != preemptions:
+            self._admission.lacks_room = True
+        elif self.requests.waiting:
             self._admission.admit(plan, left, self.policy)
         if not plan.requests and self.requests.running:
             self._admission.unblock(plan, self.policy)

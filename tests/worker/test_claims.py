@@ -3,6 +3,9 @@
 import time
 from dataclasses import replace
 from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -23,6 +26,65 @@ def num_claimed(producer: Producer) -> int:
         return sum(producer.redis.xpending(producer.keys.requests(name), GROUP)["pending"] for name in CLASSES)
     except redis.ResponseError:  # no worker has made the groups yet
         return 0
+
+
+def hold(folder: Path) -> None:
+    """Begin each iteration only once a file with its number is there."""
+    from orcastream.engine import OrcaEngine
+    from orcastream.worker import engine_loop
+
+    step, gates = OrcaEngine.step, map(str, count())
+
+    def held(self: OrcaEngine) -> Any:
+        gate = folder / next(gates)
+        while not gate.exists():
+            time.sleep(0.005)
+        return step(self)
+
+    OrcaEngine.step = held  # type: ignore[method-assign]
+    engine_loop._HESITATION_S = PATIENCE_S  # type: ignore[misc]
+
+
+def wait_claimed(producer: Producer, wanted: int) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while (found := num_claimed(producer)) != wanted:
+        assert found < wanted
+        assert time.monotonic() < give_up, f"only {found} were claimed"
+        time.sleep(0.002)
+
+
+def test_what_arrives_during_an_iteration_is_claimed_before_its_end(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
+) -> None:
+    """But no more than one iteration may begin."""
+    start_worker(max_claims=3, patch=partial(hold, tmp_path)).wait_serving()
+    ids = []
+    for already in range(3):
+        ids.append(producer.post(count_prompt, max_tokens=3))
+        wait_claimed(producer, already + 1)
+    ids += [producer.post(count_prompt, max_tokens=3) for _ in range(2)]
+    (tmp_path / "0").touch()
+    wait_claimed(producer, 5)
+    for number in range(1, 20):
+        (tmp_path / str(number)).touch()
+    assert all(producer.read(request_id).terminal is not None for request_id in ids)
+
+
+def test_requests_that_only_await_their_turn_among_an_iterations_tokens_block_no_claims(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
+) -> None:
+    """The next iteration would compute fewer tokens than it may."""
+    start_worker(max_num_batched_tokens=64, max_claims=4, patch=partial(hold, tmp_path)).wait_serving()
+    prompts = [[first, *(count_prompt * 40)[:39]] for first in range(10, 15)]
+    ids = [producer.post(prompts[0], max_tokens=3)]
+    wait_claimed(producer, 1)
+    ids += [producer.post(prompt, max_tokens=3) for prompt in prompts[1:]]
+    wait_claimed(producer, 4)
+    (tmp_path / "0").touch()  # computes the first; the second iteration has no tokens for the last
+    wait_claimed(producer, 5)
+    for number in range(1, 20):
+        (tmp_path / str(number)).touch()
+    assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
 
 @pytest.mark.parametrize("max_waiting", [0, 2])

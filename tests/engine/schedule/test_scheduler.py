@@ -257,3 +257,36 @@ def test_a_request_without_rows_that_runs_alone_blocks_no_other() -> None:
     assert step(scheduler) == {"first": 512, "third": 30}
     assert step(scheduler) == {"first": 88, "second": 424}
     drain(scheduler)
+
+
+def test_waiting_requests_begin_soon_if_only_tokens_are_lacking() -> None:
+    scheduler = make(num_blocks=30, budget=8)
+    assert scheduler.begins_soon
+    add(scheduler, 8, 4), add(scheduler, 8, 4)
+    step(scheduler)
+    assert (len(scheduler.requests.waiting), scheduler.begins_soon) == (1, True)
+    add(scheduler, 8, 4)
+    assert not scheduler.begins_soon, "two iterations of 8 tokens do not compute 16 and a decode step"
+
+
+def test_waiting_requests_that_lack_a_place_or_memory_do_not_begin_soon() -> None:
+    for num_blocks, batch in ((30, 1), (3, 4)):
+        scheduler = make(budget=16, num_blocks=num_blocks, batch=batch, prefix_cache=False)
+        add(scheduler, 8, 4), add(scheduler, 5, 1)
+        step(scheduler)
+        assert (len(scheduler.requests.waiting), scheduler.begins_soon) == (1, False)
+        drain(scheduler)
+        assert scheduler.begins_soon
+
+
+def test_after_a_preemption_no_waiting_request_begins_soon() -> None:
+    scheduler = make(num_blocks=4, budget=16, prefix_cache=False, preemption="recompute")
+    add(scheduler, 7, 8), add(scheduler, 7, 8)
+    step(scheduler), step(scheduler)
+    assert scheduler.begins_soon
+    step(scheduler)
+    assert (scheduler.preemptions, scheduler.begins_soon) == (1, False)
+    add(scheduler, 3, 1, name="alone")
+    scheduler.isolation.request_ids = ["alone"]
+    step(scheduler)
+    assert not scheduler.begins_soon
