@@ -59,6 +59,7 @@ class ReplyReader:
 
     async def start(self) -> None:
         """Start reading; does not wait for Redis."""
+        self._clock = asyncio.get_running_loop().time
         self._task = asyncio.create_task(self._run(), name="reply-reader")
 
     async def close(self) -> None:
@@ -146,7 +147,7 @@ class ReplyReader:
 
     def _took(self, followed: FollowedLog, entries: Sequence[Any]) -> None:
         """Fold the entries read from one log; any failure ends this reply alone."""
-        followed.checked_at = asyncio.get_running_loop().time()
+        followed.checked_at = self._clock()
         try:
             for entry in entries:
                 if not followed.take(entry):

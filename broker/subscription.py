@@ -79,7 +79,7 @@ class ReplyState:
     def seen(self, count: int) -> None:
         """Record that the only subscriber has seen the first `count` updates."""
         dropped = self.updates[: count - self.num_dropped]
-        if len(self.subscriptions) != 1 or not dropped or any(_has_logprobs(update) for update in dropped):
+        if len(self.subscriptions) != 1 or not dropped or [update for update in dropped if _has_logprobs(update)]:
             return
         for update in dropped:
             if update.started is not None:
@@ -125,6 +125,7 @@ class Subscription:
         self._admitted = False
         self._closed = False
         self._waiter: asyncio.Future[bool] | None = None
+        self._loop = asyncio.get_running_loop()  # asking again for each wait costs a system call
 
     @property
     def request_id(self) -> str:
@@ -152,7 +153,7 @@ class Subscription:
                 return self._shown(coming)
             if state.finished:
                 break
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             try:
                 if not await self._waiter:
                     return []
@@ -213,4 +214,4 @@ class Subscription:
 
 
 def _has_logprobs(update: Update) -> bool:
-    return update.prompt is not None or any(run.logprobs is not None for run in update.runs)
+    return update.prompt is not None or bool([run for run in update.runs if run.logprobs is not None])

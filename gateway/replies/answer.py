@@ -62,7 +62,8 @@ async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenC
             for update in ready:
                 for piece in text.take(update):
                     room.take(choice_of(piece.choice).add(piece.parts, piece.logprobs))
-                    await turns.made(len(piece.logprobs))
+                    if turns.is_over(len(piece.logprobs)):
+                        await asyncio.sleep(0)
                 if update.terminal is not None:
                     check(update.terminal)
                     for last in text.end(update.terminal):
@@ -105,7 +106,8 @@ async def stream(
                             together = b"".join(written)
                             written.clear()
                             yield together
-                        await turns.made(len(part))
+                        if turns.is_over(len(part)):
+                            await asyncio.sleep(0)
                     if update.prompt is not None:
                         await asyncio.sleep(0)  # see above
                     if update.terminal is not None:

@@ -1,5 +1,6 @@
 """POST /v1/responses."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -113,7 +114,8 @@ async def _whole(session: ReplySession, builder: ResponseBuilder) -> bytes:
         async for ready in updates:
             for update in ready:
                 for _ in builder.take(update):
-                    await turns.made(1)
+                    if turns.is_over(1):
+                        await asyncio.sleep(0)
                 if update.terminal is not None:
                     check(update.terminal)
                     return encoded(builder.response())

@@ -19,12 +19,16 @@ def state() -> ReplyState:
     return ReplyState("r1")
 
 
-@pytest.fixture
-def subscription(state: ReplyState) -> Subscription:
+def subscribed(state: ReplyState) -> Subscription:
     subscription = Subscription(state, "default", state.subscriptions.discard)
     subscription._admitted = True
     state.subscriptions.add(subscription)
     return subscription
+
+
+@pytest.fixture
+async def subscription(state: ReplyState) -> Subscription:
+    return subscribed(state)
 
 
 def followed(subscription: Subscription, *, for_s: float) -> Following:
@@ -61,11 +65,11 @@ async def test_a_stopped_process_reads_what_came_meanwhile(
         assert await following.take() == [UPDATE]
 
 
-def test_silence_is_noticed_however_little_is_left_of_it(subscription: Subscription) -> None:
+def test_silence_is_noticed_however_little_is_left_of_it(state: ReplyState) -> None:
     """uvloop, which gateways use, makes no timers for less than half a millisecond."""
 
     async def follow() -> None:
-        following = Following(subscription, asyncio.Event(), keep_alive_s=0.0001, give_up_at=float("inf"))
+        following = Following(subscribed(state), asyncio.Event(), keep_alive_s=0.0001, give_up_at=float("inf"))
         async with asyncio.timeout(PATIENCE_S), following:
             assert [await following.take() for _ in range(3)] == [[]] * 3
 
