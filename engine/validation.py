@@ -1,6 +1,6 @@
 """Validation of submitted requests: whether they can be computed at all."""
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from math import inf, isfinite
 from numbers import Integral
 
@@ -29,10 +29,10 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
         ("stop_token_ids", request.sampling.stop_token_ids),
         ("logit_bias", tuple(token for token, _ in request.sampling.logit_bias)),
     ):
-        for index, token in enumerate((min(ids), max(ids)) if ids else ()):
-            if not 0 <= token < limits.vocab_size:
-                where = f"{field}.{ids.index((min(ids), max(ids))[index])}"
-                raise InvalidRequest(where, token, f"token ids from 0 to {limits.vocab_size - 1}")
+        _check_ids(field, ids, limits.vocab_size)
+    for field, number in (("seed", request.seed), ("max_tokens", request.max_tokens)):
+        if number is not None and not isinstance(number, Integral):
+            raise InvalidRequest(field, number, "an integer, or None")
     if not MIN_SEED <= (request.seed or 0) <= MAX_SEED:
         raise InvalidRequest("seed", request.seed, f"{MIN_SEED} to {MAX_SEED}, or None")
     _check_prompt_logprobs(request)
@@ -50,6 +50,16 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
     if ended is not None:
         raise InvalidRequest("output_ids", request.output_ids, f"an unfinished output (it ended: {ended[1]})")
     return max_tokens
+
+
+def _check_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
+    allowed = f"token ids from 0 to {vocab_size - 1}"
+    if not all(issubclass(kind, Integral) for kind in set(map(type, ids))):
+        index, token = next((index, token) for index, token in enumerate(ids) if not isinstance(token, Integral))
+        raise InvalidRequest(f"{field}.{index}", token, allowed)
+    for token in (min(ids), max(ids)) if ids else ():
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(f"{field}.{ids.index(token)}", token, allowed)
 
 
 def _check_service(request: Request) -> None:

@@ -16,7 +16,13 @@ from tests.engine.running import MakeEngine, request
         (lambda: request("a", ()), "prompt"),
         (lambda: request("a", (1, 96)), "prompt.1"),
         (lambda: request("a", (1, -1)), "prompt.1"),
+        (lambda: request("a", (1, 2.0)), "prompt.1"),  # type: ignore[arg-type]
+        (lambda: request("a", (1, nan)), "prompt.1"),  # type: ignore[arg-type]
+        (lambda: request("a", ("1",)), "prompt.0"),  # type: ignore[arg-type]
         (lambda: request("a", (1,), (96,)), "output_ids.0"),
+        (lambda: request("a", (1,), (1, 2.5)), "output_ids.1"),  # type: ignore[arg-type]
+        (lambda: Request("a", (1,), max_tokens=2.5), "max_tokens"),  # type: ignore[arg-type]
+        (lambda: Request("a", (1,), seed=0.5), "seed"),  # type: ignore[arg-type]
         (lambda: request("a", stop_token_ids=(96,)), "stop_token_ids.0"),
         (lambda: request("a", tuple(range(64))), "prompt"),
         (lambda: request("a", max_tokens=62), "max_tokens"),
