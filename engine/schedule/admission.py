@@ -84,6 +84,8 @@ class Admission:
             if not length and plan.requests:
                 break  # it has its place, but no tokens in this iteration: no other joins after it
             left -= length
+        if left <= 0 and before is None and (head := policy.head()) is not None:
+            self.lacks_room |= not self._can_join(head, policy)
         for request in aside:
             policy.push(request)
         return left

@@ -28,6 +28,8 @@ class Scheduler:
         self.policy = policy
         self.max_batch_size = max_batch_size
         self.relief = MemoryRelief(policy.budget.most, max_batch_size)
+        self._left_for_prompts = policy.budget.most
+        """Tokens of the last iteration that were not for decode steps."""
         self._swapper = Swapper(cache, policy.preemption)
         self._preemptor = Preemptor(requests, cache, self._swapper)
         self._admission = Admission(
@@ -58,9 +60,9 @@ class Scheduler:
     @property
     def begins_soon(self) -> bool:
         """Whether the last plan left no waiting request out for lack of a place or memory, or because of the policy,
-        and less is left of all prompts than two iterations can compute. Any thread may read this.
+        and less is left of all prompts than two such iterations can compute. Any thread may read this.
         """
-        return not self._admission.lacks_room and self.requests.prompt_tokens_left < 2 * self.policy.budget.most
+        return not self._admission.lacks_room and self.requests.prompt_tokens_left < 2 * self._left_for_prompts
 
     def add(self, request: Request) -> None:
         """Add a new request: it waits, or follows one of its group that has not begun and knows the same tokens."""
@@ -82,6 +84,7 @@ class Scheduler:
         plan = Plan(decodes, [1] * len(decodes), len(decodes))
         running = self.requests.running
         left = min(self.policy.token_budget(running), self.relief.tokens) - len(decodes)
+        self._left_for_prompts = left
         if len(decodes) < len(running):
             left = self._continue_prefills(plan, left, preemptions)
         if self.preemptions != preemptions:

@@ -279,6 +279,29 @@ def test_waiting_requests_that_lack_a_place_or_memory_do_not_begin_soon() -> Non
         assert scheduler.begins_soon
 
 
+def test_waiting_requests_that_lack_memory_do_not_begin_soon_while_a_prompt_takes_all_tokens() -> None:
+    scheduler = make(num_blocks=6, prefix_cache=False)
+    add(scheduler, 20, 1), add(scheduler, 8, 1)
+    assert [len(step(scheduler)), len(step(scheduler))] == [1, 1]
+    assert (scheduler.requests.prompt_tokens_left, scheduler.begins_soon) == (12, False)
+    drain(scheduler)
+    assert scheduler.begins_soon
+
+
+def test_tokens_for_decode_steps_are_not_left_for_waiting_requests() -> None:
+    scheduler = make(num_blocks=30)
+    for name in ("a", "b"):
+        add(scheduler, 3, 9, name=name)
+    step(scheduler)
+    add(scheduler, 20, 1, name="long")
+    assert step(scheduler) == {"a": 1, "b": 1, "long": 4}
+    assert (scheduler.requests.prompt_tokens_left, scheduler.begins_soon) == (16, False)
+    step(scheduler)
+    assert (scheduler.requests.prompt_tokens_left, scheduler.begins_soon) == (12, False)
+    step(scheduler)
+    assert (scheduler.requests.prompt_tokens_left, scheduler.begins_soon) == (8, True)
+
+
 def test_after_a_preemption_no_waiting_request_begins_soon() -> None:
     scheduler = make(num_blocks=4, budget=16, prefix_cache=False, preemption="recompute")
     add(scheduler, 7, 8), add(scheduler, 7, 8)
