@@ -140,6 +140,11 @@ class EngineLoop(threading.Thread):
         """Delivered events that have not been processed. Any thread may ask."""
         return self._unpublished
 
+    @property
+    def num_submitted(self) -> int:
+        """Requests that the engine takes before its next iteration. Any thread may ask."""
+        return len(self._submitted)
+
     def stop(self) -> None:
         """End after the current iteration. Does not wait: `join()` does."""
         with self._changed:

@@ -19,6 +19,8 @@ log = logging.getLogger("orcastream.worker")
 _RECOVER_S = 1.0
 _LOOK_S = 0.5
 """A worker with room looks for requests to take over at least this often."""
+_TURN_S = 0.02
+"""How long a request waits for idle workers before a worker takes it that has claimed others in this iteration."""
 _EMPTY_LOOK_S = 2.0
 """The same while there is no request at all; at most half a lease, which any request claimed since still has."""
 
@@ -26,8 +28,9 @@ _EMPTY_LOOK_S = 2.0
 class Intake:
     """Claims what can run soon, a few requests per iteration so that work spreads, until `draining` is set.
 
-    It also claims while an iteration computes: what has arrived by its end can be in the next one. `begin` is called
-    with each claimed request; several calls may run concurrently.
+    It also claims while an iteration computes: what has arrived by its end can be in the next one. But once it has
+    claimed something in an iteration, it takes only what no idle worker waits for. `begin` is called with each claimed
+    request; several calls may run concurrently.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Intake:
         """Whether the last look at the queue, a moment ago, left nothing there: then waiting for more is enough."""
         self._iteration = -1
         self._num_claimed = 0
-        """Claims since that iteration of the engine ended."""
+        """Claims since that iteration of the engine ended; 0 while the engine is idle."""
         self.queue_was_empty = False
         """Whether the last look at the queue, a moment ago, found neither a waiting nor a running request."""
         self.saturated = False
@@ -108,7 +111,8 @@ class Intake:
 
     async def _claim(self) -> None:
         """Claim, unless the engine is stalled or can begin no more requests in its next iteration."""
-        most, now = self._most(), asyncio.get_running_loop().time()
+        self._look_at_iteration()
+        most, now = self._parts.room(self._num_claimed), asyncio.get_running_loop().time()
         is_read_to_end, self._is_read_to_end = self._is_read_to_end, False
         if most == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
             self.queue_was_empty, self.saturated = False, most == 0
@@ -123,19 +127,25 @@ class Intake:
             claimed += await self._session.claimer.new(most - len(claimed))
             self._is_read_to_end = len(claimed) < most
         self.saturated = len(claimed) >= most
+        self._look_at_iteration()
+        if not claimed and self._num_claimed:
+            # Redis serves waiting workers in turn: this one would get the next request while idle ones wait.
+            self._is_read_to_end = False
+            await self._next_iteration(_TURN_S)
+            return
         if not claimed and not self._draining.is_set():
             claimed = await self._wait_for_work(most)
             self._is_read_to_end = not claimed
             self.saturated = len(claimed) >= most
+            self._look_at_iteration()
         self._num_claimed += len(claimed)
         await self._admit(claimed)
 
-    def _most(self) -> int:
-        """Return how many requests to claim now: at most `max_claims` for one iteration of the engine."""
-        engine_loop, max_claims = self._parts.engine_loop, self._parts.max_claims
+    def _look_at_iteration(self) -> None:
+        """Count claims anew if an iteration has ended, or there is none."""
+        engine_loop = self._parts.engine_loop
         if not engine_loop.busy or engine_loop.iterations != self._iteration:
             self._iteration, self._num_claimed = engine_loop.iterations, 0
-        return max(0, min(self._parts.room(), max_claims - self._num_claimed))
 
     async def _expired(self, room: int) -> list[Claimed]:
         """Claim requests to take over. An idle worker does not look for leases if the queue is empty."""
@@ -153,7 +163,7 @@ class Intake:
         left_s = 0.0 if self._is_to_look else self._look_for_expired_at - asyncio.get_running_loop().time()
         return await self._session.claimer.wait_for_work(self._session.waits, max(1, int(left_s * 1000)), count=room)
 
-    async def _next_iteration(self) -> None:
+    async def _next_iteration(self, timeout_s: float | None = None) -> None:
         """Wait until the engine has run once more or a slot became free, so that claims follow its pace."""
         roster, outbox = self._parts.roster, self._parts.outbox
         if self._draining.is_set() or not (self._parts.engine_loop.busy or (len(roster) and not self._parts.room())):
@@ -165,7 +175,7 @@ class Intake:
             events.append(outbox.iterated)
         waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

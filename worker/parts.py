@@ -57,19 +57,21 @@ class Parts:
         """Requests that may be claimed beyond the slots in the batch."""
         return self.roster.capacity - self.engine.config.num_places
 
-    def room(self) -> int:
-        """Return how many requests to claim now: as many as there are free slots; once requests wait in the engine,
-        for memory or for a slot, only as many as keep that number at `max_waiting`.
+    def room(self, num_claimed: int = 0) -> int:
+        """Return how many requests to claim now, after `num_claimed` since the last iteration ended: as many as there
+        are free slots, at most `max_claims` for one iteration; once requests wait in the engine, for memory or for a
+        slot, only as many as keep that number at `max_waiting`.
 
-        Requests that only wait for their turn among an iteration's tokens, which comes soon, do not count: the next
-        ones must be here by then. A request's number of candidates is known only after the claim; candidates beyond the
-        free slots wait in the engine, too.
+        Requests that only wait for their turn among an iteration's tokens, which comes soon, may be `max_claims`: the
+        next ones must be here by then. A request's number of candidates is known only after the claim; candidates
+        beyond the free slots wait in the engine, too.
         """
-        room = min(self.roster.free, self.max_claims)
         num_waiting = self.engine.num_waiting if len(self.roster) else 0
-        if num_waiting == 0 or (num_waiting < self.max_claims and self.engine.begins_soon):
-            return room
-        return max(0, min(room, self.max_waiting - num_waiting))
+        most_waiting = self.max_waiting
+        if num_waiting < self.max_claims and (not num_waiting or self.engine.begins_soon):
+            most_waiting = max(most_waiting, self.max_claims)
+        num_waiting += min(num_claimed, self.engine_loop.num_submitted)
+        return max(0, min(self.roster.free, self.max_claims - num_claimed, most_waiting - num_waiting))
 
     def withdraw(self, engine_ids: list[str]) -> None:
         """Stop the engine's work under these ids and ignore events it may still deliver."""

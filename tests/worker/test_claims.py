@@ -1,6 +1,7 @@
 """How many requests a worker claims, and in which order."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -21,22 +22,29 @@ from tests.worker.producer import Producer
 pytestmark = one_server("system")
 
 
-def num_claimed(producer: Producer) -> int:
+def num_claimed(producer: Producer, worker: str | None = None) -> int:
+    """By `worker`, or by any."""
     try:
-        return sum(producer.redis.xpending(producer.keys.requests(name), GROUP)["pending"] for name in CLASSES)
+        found = [producer.redis.xpending(producer.keys.requests(name), GROUP) for name in CLASSES]
     except redis.ResponseError:  # no worker has made the groups yet
         return 0
+    holders = [one for each in found for one in each["consumers"] or ()]
+    return sum(one["pending"] for one in holders if worker in (None, one["name"].decode()))
 
 
 def hold(folder: Path) -> None:
-    """Begin each iteration only once a file with its number is there."""
+    """Begin each iteration only once a file with its number is there; one with an 'a' before it says that it awaits
+    that.
+    """
     from orcastream.engine import OrcaEngine
     from orcastream.worker import engine_loop
 
     step, gates = OrcaEngine.step, map(str, count())
 
     def held(self: OrcaEngine) -> Any:
-        gate = folder / next(gates)
+        number = next(gates)
+        gate = folder / number
+        (folder / f"a{number}").touch()
         while not gate.exists():
             time.sleep(0.005)
         return step(self)
@@ -45,12 +53,49 @@ def hold(folder: Path) -> None:
     engine_loop._HESITATION_S = PATIENCE_S  # type: ignore[misc]
 
 
+def release(folder: Path) -> None:
+    for number in range(30):
+        (folder / str(number)).touch()
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < give_up
+        time.sleep(0.002)
+
+
 def wait_claimed(producer: Producer, wanted: int) -> None:
     give_up = time.monotonic() + PATIENCE_S
     while (found := num_claimed(producer)) != wanted:
         assert found < wanted
         assert time.monotonic() < give_up, f"only {found} were claimed"
         time.sleep(0.002)
+
+
+def wait_for_beats(producer: Producer, worker: str) -> None:
+    """Wait until it has reported twice: its event loop has long done all that it had to do."""
+    seen: set[bytes | None] = set()
+
+    def has_reported_twice() -> bool:
+        seen.add(producer.redis.hget(producer.keys.worker(worker), "clock_s"))
+        return len(seen) > 2
+
+    wait_until(has_reported_twice)
+
+
+def waits_in_redis(producer: Producer, worker: str) -> bool:
+    clients = producer.redis.client_list()
+    return any(one["name"] == f"{worker}:claim" and "b" in one["flags"] for one in clients)
+
+
+def post_at_once(producer: Producer, prompts: list[list[int]]) -> list[str]:
+    requests = [producer.request(prompt, max_tokens=3) for prompt in prompts]
+    with producer.redis.pipeline(transaction=True) as together:
+        for request in requests:
+            together.xadd(producer.keys.requests("normal"), request.fields())  # type: ignore[arg-type]
+        together.execute()
+    return [request.id for request in requests]
 
 
 def test_what_arrives_during_an_iteration_is_claimed_before_its_end(
@@ -65,25 +110,63 @@ def test_what_arrives_during_an_iteration_is_claimed_before_its_end(
     ids += [producer.post(count_prompt, max_tokens=3) for _ in range(2)]
     (tmp_path / "0").touch()
     wait_claimed(producer, 5)
-    for number in range(1, 20):
-        (tmp_path / str(number)).touch()
+    release(tmp_path)
+    assert all(producer.read(request_id).terminal is not None for request_id in ids)
+
+
+def test_a_claim_counts_for_the_iteration_in_which_it_came(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
+) -> None:
+    """The worker may have waited for it since an earlier one."""
+    start_worker(max_claims=3, patch=partial(hold, tmp_path)).wait_serving()
+    ids = [producer.post(count_prompt, max_tokens=3)]
+    wait_until((tmp_path / "a0").exists)
+    wait_claimed(producer, 1)
+    (tmp_path / "0").touch()
+    wait_until((tmp_path / "a1").exists)
+    ids += post_at_once(producer, [count_prompt] * 5)
+    wait_claimed(producer, 4)
+    release(tmp_path)
+    assert all(producer.read(request_id).terminal is not None for request_id in ids)
+
+
+def test_a_worker_that_has_claimed_in_this_iteration_leaves_requests_to_an_idle_one(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
+) -> None:
+    """Redis serves workers that wait in turn, and the idle one waits anew after each request."""
+    slow = start_worker(patch=partial(hold, tmp_path), lease_ms=60_000).wait_serving()
+    ids = [producer.post(count_prompt, max_tokens=3)]
+    wait_claimed(producer, 1)
+    idle = start_worker(lease_ms=60_000).wait_serving()
+    for _ in range(8):
+        wait_until(lambda: waits_in_redis(producer, idle))
+        ids.append(producer.post(count_prompt, max_tokens=3))
+        wait_until(
+            lambda: num_claimed(producer, slow) > 1 or producer.redis.xlen(producer.keys.requests("normal")) == 1
+        )
+        assert num_claimed(producer, slow) == 1
+    release(tmp_path)
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
 
 def test_requests_that_only_await_their_turn_among_an_iterations_tokens_block_no_claims(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
 ) -> None:
-    """The next iteration would compute fewer tokens than it may."""
-    start_worker(max_num_batched_tokens=64, max_claims=4, patch=partial(hold, tmp_path)).wait_serving()
-    prompts = [[first, *(count_prompt * 40)[:39]] for first in range(10, 15)]
+    """The next iteration would compute fewer tokens than it may. But `max_claims` of them are enough."""
+    settings = {"max_num_batched_tokens": 64, "max_claims": 4, "lease_ms": 2000}
+    name = start_worker(patch=partial(hold, tmp_path), **settings).wait_serving()
+    prompts = [[first, *(count_prompt * 40)[:39]] for first in range(10, 18)]
     ids = [producer.post(prompts[0], max_tokens=3)]
-    wait_claimed(producer, 1)
-    ids += [producer.post(prompt, max_tokens=3) for prompt in prompts[1:]]
+    wait_until((tmp_path / "a0").exists)
+    ids += post_at_once(producer, prompts[1:4])
     wait_claimed(producer, 4)
     (tmp_path / "0").touch()  # computes the first; the second iteration has no tokens for the last
+    wait_until((tmp_path / "a1").exists)
+    ids += [producer.post(prompt, max_tokens=3) for prompt in prompts[4:]]
     wait_claimed(producer, 5)
-    for number in range(1, 20):
-        (tmp_path / str(number)).touch()
+    wait_for_beats(producer, name)
+    assert num_claimed(producer) == 5
+    release(tmp_path)
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
 
