@@ -37,8 +37,15 @@ class ThroughputMeter:
         self._declared_length, self._length = 0.0, 0.0
 
     def look(self, now_s: float, num_tokens: int, num_iterations: int, *, is_saturated: bool) -> None:
-        """Take the engine's counts so far, at `now_s` of a monotonic clock."""
-        last, self._last = self._last, (now_s, num_tokens, num_iterations)
+        """Take the engine's counts so far, at `now_s` of a monotonic clock.
+
+        An iteration's time counts once it has ended, with its tokens; not at all if the worker is no longer saturated
+        then.
+        """
+        last = self._last
+        if is_saturated and last is not None and num_iterations == last[2]:
+            return
+        self._last = (now_s, num_tokens, num_iterations)
         if not is_saturated:
             self._saturated_since_s = None
             return

@@ -64,6 +64,19 @@ def test_work_of_an_idle_engine_changes_nothing(meter: ThroughputMeter, engine: 
     assert told(meter).tokens_per_s == pytest.approx(1000)
 
 
+def test_an_iteration_counts_once_it_has_ended(meter: ThroughputMeter) -> None:
+    """If the worker is no longer saturated then, its time counts no more than its tokens."""
+    now_s, num_tokens = 100.0, 0
+    for iteration in range(20):
+        for _ in range(9):
+            now_s += 0.1
+            meter.look(now_s, num_tokens, iteration, is_saturated=True)
+        now_s += 0.1
+        num_tokens += 100
+        meter.look(now_s, num_tokens, iteration + 1, is_saturated=iteration < 10)
+    assert told(meter).tokens_per_s == pytest.approx(100, rel=0.02)
+
+
 def test_only_the_last_seconds_count(meter: ThroughputMeter, engine: Engine) -> None:
     engine.run(60, tokens=100)
     engine.run(25, tokens=20)
