@@ -109,6 +109,7 @@ def test_what_arrives_during_an_iteration_is_claimed_before_its_end(
         wait_claimed(producer, already + 1)
     ids += [producer.post(count_prompt, max_tokens=3) for _ in range(2)]
     (tmp_path / "0").touch()
+    (tmp_path / "1").touch()  # until it begins, those before wait, and leave room for one only
     wait_claimed(producer, 5)
     release(tmp_path)
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
