@@ -112,8 +112,11 @@ class Intake:
     async def _claim(self) -> None:
         """Claim, unless the engine is stalled or can begin no more requests in its next iteration."""
         self._look_at_iteration()
+        if self._num_claimed:  # Redis serves waiting workers in turn: this one would get what idle ones wait for
+            await self._next_iteration(_TURN_S)
+            self._look_at_iteration()
         most, now = self._parts.room(self._num_claimed), asyncio.get_running_loop().time()
-        is_read_to_end, self._is_read_to_end = self._is_read_to_end, False
+        is_read_to_end, self._is_read_to_end = self._is_read_to_end and not self._num_claimed, False
         if most == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
             self.queue_was_empty, self.saturated = False, most == 0
             await self._next_iteration()
@@ -129,9 +132,6 @@ class Intake:
         self.saturated = len(claimed) >= most
         self._look_at_iteration()
         if not claimed and self._num_claimed:
-            # Redis serves waiting workers in turn: this one would get the next request while idle ones wait.
-            self._is_read_to_end = False
-            await self._next_iteration(_TURN_S)
             return
         if not claimed and not self._draining.is_set():
             claimed = await self._wait_for_work(most)
