@@ -134,6 +134,7 @@ def _engine_config(settings: WorkerSettings, *, max_adapters: int) -> "EngineCon
         prefix_cache=settings.prefix_cache,
         kv_cache_dtype=settings.kv_cache_dtype,
         cuda_graphs=settings.cuda_graphs,
+        attention_backend=settings.attention_backend,
         host_cache_memory=settings.host_cache_memory,
         preemption=settings.preemption,
         class_weight=settings.class_weight,

@@ -60,6 +60,12 @@ class WorkerSettings(BrokerSettings, LogSettings):
         "auto",
         description="Replay decode-only iterations from CUDA graphs; auto: on a GPU, if the model allows it.",
     )
+    attention_backend: str = Field(
+        "auto",
+        min_length=1,
+        description="What computes attention: native, triton, torch, varlen, flashinfer, or an extension's; auto: what "
+        "fits the device.",
+    )
     prefix_cache: bool = Field(True, description="Cache computed prefixes; none is computed twice for a tenant.")
     host_cache_memory: int = Field(
         0, ge=0, description="Host memory for swapped-out requests and evicted prefixes. [bytes]"

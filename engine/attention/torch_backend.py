@@ -141,7 +141,10 @@ def _attend(
 ) -> torch.Tensor:
     """Softmax attention over the last two dimensions; `causal` is a square without `mask`."""
     if call.softcap is None and sinks is None:
-        return scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=call.scale)
+        scale = call.scale
+        if scale <= 0:  # by which torch multiplies minus infinity, the score of what `causal` hides
+            query, scale = query * scale, 1.0
+        return scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scale)
     scores = (query @ key.transpose(-1, -2)).float() * call.scale
     if call.softcap is not None:
         scores = torch.tanh(scores / call.softcap) * call.softcap

@@ -6,13 +6,13 @@ import torch
 
 from orcastream.engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
 from orcastream.engine.attention.quantize import LARGEST, SCALE_DTYPE
-from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.triton_support import why_no_triton
 
 if TYPE_CHECKING:  # the package triton is optional
-    from orcastream.engine.attention.triton.plan import TritonPlan
+    from orcastream.engine.attention.triton.plan import PrefillPlan, TritonPlan
 
 _OLDEST_FP8 = (8, 9)
 """Compute capability that converts from and to e4m3."""
@@ -65,7 +65,7 @@ class TritonBackend(AttentionBackend):
         """The lists of splits, copied at once."""
         from orcastream.engine.attention.triton.plan import TritonPlan
 
-        return TritonPlan.of(batch, _processors(batch.device))
+        return TritonPlan.of(batch, _processors(batch.device), self.plan_prefill)
 
     def follow(self, plan: "TritonPlan", batch: FlatBatch) -> None:
         """See the base class."""
@@ -82,7 +82,6 @@ class TritonBackend(AttentionBackend):
     ) -> torch.Tensor:
         """See the base class."""
         from orcastream.engine.attention.triton.decode import decode
-        from orcastream.engine.attention.triton.prefill import prefill
         from orcastream.engine.attention.triton.scores import signed
         from orcastream.engine.attention.triton.write import write
 
@@ -94,8 +93,31 @@ class TritonBackend(AttentionBackend):
         if decodes.num_spans:
             decode(decodes, cache, query, output, call)
         if prefills.num_spans:
-            prefill(prefills, cache, query, output, call)
+            self.prefill(prefills, cache, query, output, call)
         return output
+
+    def plan_prefill(self, batch: FlatBatch, group: GroupTables) -> "PrefillPlan":
+        """Return the plan of the spans of several tokens for the layers of `group`."""
+        from orcastream.engine.attention.triton.plan import PrefillPlan
+
+        return PrefillPlan.of(batch, group)
+
+    def prefill(
+        self,
+        spans: "PrefillPlan",
+        cache: LayerCache,
+        query: torch.Tensor,
+        output: torch.Tensor,
+        call: AttentionCall,
+    ) -> None:
+        """Attend from `spans` (at least one), whose keys and values are in `cache`; write their rows of `output`.
+
+        `query` `[num_heads, num_tokens, key_size]` has the sign of the call's scale, of which only the absolute value
+        counts here.
+        """
+        from orcastream.engine.attention.triton.prefill import prefill
+
+        prefill(spans, cache, query, output, call)
 
 
 def _processors(device: torch.device) -> int:

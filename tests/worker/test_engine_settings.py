@@ -20,6 +20,7 @@ CHANGED: dict[str, Any] = {
     "kv_cache_memory": 1 << 20,
     "kv_cache_dtype": "bfloat16",
     "cuda_graphs": "off",
+    "attention_backend": "torch",
     "prefix_cache": False,
     "host_cache_memory": 1 << 19,
     "policy": "fair",

@@ -1,6 +1,8 @@
 """The plan that all layers of a group share in one iteration, made on the host and copied at once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +34,10 @@ class DecodePlan:
 
 @dataclass(frozen=True, slots=True)
 class PrefillPlan:
-    """The spans of several tokens: where they begin in the stream (`[num_spans + 1]`), and how much each sees."""
+    """The spans of several tokens: where they begin in the stream (`[num_spans + 1]`), and how much each sees.
+
+    `prepared` is what a backend with other kernels for these spans has made for them.
+    """
 
     num_spans: int
     num_tokens: int
@@ -40,6 +45,20 @@ class PrefillPlan:
     tables: torch.Tensor
     offsets: torch.Tensor
     contexts: torch.Tensor
+    prepared: Any = None
+
+    @classmethod
+    def of(cls, batch: FlatBatch, group: GroupTables) -> "PrefillPlan":
+        """Return those of `batch`, with the tables of `group`."""
+        first = batch.num_single
+        return cls(
+            batch.num_spans - first,
+            int(batch.offsets[-1] - batch.offsets[first]),
+            group.window,
+            group.tables_device[first:],
+            batch.offsets_device[first:],
+            batch.contexts_device[first:],
+        )
 
     def num_tiles(self, tokens: int) -> int:
         """Return the number of tiles of `tokens` tokens. Span i, which begins b tokens after the first, has those from
@@ -57,8 +76,10 @@ class TritonPlan:
     lists: torch.Tensor
 
     @classmethod
-    def of(cls, batch: FlatBatch, processors: int) -> "TritonPlan":
-        """Return the plan for a device with that many multiprocessors."""
+    def of(
+        cls, batch: FlatBatch, processors: int, prefill: Callable[[FlatBatch, GroupTables], PrefillPlan]
+    ) -> "TritonPlan":
+        """Return the plan for a device with that many multiprocessors; `prefill` plans a group's longer spans."""
         arrays = _lists(batch, processors)
         lists = packed(arrays, batch.device).to(batch.device, non_blocking=True)
         parts = iter(unpacked(lists, arrays))
@@ -67,7 +88,7 @@ class TritonPlan:
             tuple(
                 DecodePlan(batch.num_single, group.tables_device, next(parts), next(parts)) for group in batch.groups
             ),
-            tuple(_prefill(batch, group) for group in batch.groups),
+            tuple(prefill(batch, group) for group in batch.groups),
             lists,
         )
 
@@ -106,15 +127,3 @@ def _lists(batch: FlatBatch, processors: int) -> list[npt.NDArray[np.int64]]:
     """Splits and firsts of each group."""
     contexts = batch.contexts[: batch.num_single]
     return [array for group in batch.groups for array in splits_of(contexts, group.window, processors)]
-
-
-def _prefill(batch: FlatBatch, group: GroupTables) -> PrefillPlan:
-    first = batch.num_single
-    return PrefillPlan(
-        batch.num_spans - first,
-        int(batch.offsets[-1] - batch.offsets[first]),
-        group.window,
-        group.tables_device[first:],
-        batch.offsets_device[first:],
-        batch.contexts_device[first:],
-    )

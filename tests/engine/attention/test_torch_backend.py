@@ -63,6 +63,13 @@ def test_mixed_iterations_copy_nothing_from_the_host(options: dict[str, Any], de
     mixed_iterations(Layer(device, call, options.get("window")))
 
 
+@pytest.mark.parametrize("scale", [-0.4, 0.0])
+def test_a_scale_of_any_sign(scale: float, device: torch.device) -> None:
+    torch.manual_seed(0)
+    for shape in (SHAPE, LayerShape(num_heads=6, num_kv_heads=2, key_size=8, value_size=8)):
+        mixed_iterations(OneLayer(TorchBackend(), AttentionCall(scale), shape=shape, device=device))
+
+
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("cache_dtype", [*QUANTIZED, torch.bfloat16], ids=str)
 def test_every_span_sees_the_values_in_the_cache(

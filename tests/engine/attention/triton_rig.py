@@ -1,11 +1,11 @@
-"""One layer computed by the Triton backend and by the reference, over the same iterations."""
+"""One layer computed by a backend of Triton kernels and by the reference, over the same iterations."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
-from orcastream.engine.attention import AttentionCall, TorchBackend, TritonBackend
+from orcastream.engine.attention import AttentionBackend, AttentionCall, TorchBackend, TritonBackend
 from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.layout import LayerGroup, LayerShape
@@ -25,10 +25,11 @@ class Pair:
         dtype: torch.dtype = torch.float32,
         cache_dtype: torch.dtype | None = None,
         block_size: int = 4,
+        backend: AttentionBackend | None = None,
     ) -> None:
         self.device, self.shape, self.dtype = device, shape, dtype
         self.call = replace(call, group=1)
-        self.backends = (TritonBackend(), TorchBackend())
+        self.backends = (backend or TritonBackend(), TorchBackend())
         self.layers = [
             backend.allocate(shape, NUM_BLOCKS, block_size, cache_dtype or dtype, device) for backend in self.backends
         ]

@@ -1,0 +1,104 @@
+"""The backend of torch's `varlen_attn`: FlashAttention 3 computes long spans."""
+
+from dataclasses import dataclass
+
+import torch
+
+from orcastream.engine.attention.base import AttentionCall, register
+from orcastream.engine.attention.library_backend import LibraryBackend, why_not_imported
+from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
+
+_IMPLEMENTATION = "FA3"
+_HOPPER = 9
+
+_OLDEST_TORCH = (2, 12)
+"""The first with block tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class VarlenSpans:
+    """Spans in the terms of `varlen_attn`, int32 on the device.
+
+    `begins` `[num_spans + 1]` counts from the first token of the first span, `lengths` `[num_spans]` is how many tokens
+    each sees, `tables` `[num_spans, width]` are their blocks. `longest` is the largest number of tokens of a span,
+    `farthest` of those that one sees.
+    """
+
+    begins: torch.Tensor
+    lengths: torch.Tensor
+    tables: torch.Tensor
+    longest: int
+    farthest: int
+
+    @classmethod
+    def of(cls, batch: FlatBatch, group: GroupTables) -> "VarlenSpans":
+        """Return the spans of several tokens."""
+        first = batch.num_single
+        offsets = batch.offsets_device[first:]
+        return cls(
+            (offsets - offsets[0]).to(torch.int32),
+            batch.contexts_device[first:].to(torch.int32),
+            group.tables_device[first:].to(torch.int32),
+            int((batch.offsets[first + 1 :] - batch.offsets[first:-1]).max()),
+            int(batch.contexts[first:].max()),
+        )
+
+
+@register("varlen")
+class VarlenBackend(LibraryBackend):
+    """FlashAttention 3, by torch's `varlen_attn`, whose kernels read block tables on GPUs of compute capability 9.
+
+    It becomes the implementation of FlashAttention for all of torch in this process.
+    """
+
+    sizes = frozenset({64, 96, 128, 192, 256})
+
+    @classmethod
+    def unavailable(cls, device: torch.device) -> str | None:
+        """See the base class."""
+        reason = super().unavailable(device)
+        if reason is not None:
+            return reason
+        if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != _HOPPER:
+            return "it needs a GPU of compute capability 9"
+        if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _OLDEST_TORCH:
+            return f"it needs torch {'.'.join(map(str, _OLDEST_TORCH))} or newer"
+        return why_not_imported("flash_attn_interface", "flash-attn-3")
+
+    def __init__(self) -> None:
+        from torch.nn.attention import activate_flash_attention_impl, current_flash_attention_impl
+
+        if current_flash_attention_impl() != _IMPLEMENTATION:
+            activate_flash_attention_impl(_IMPLEMENTATION)
+
+    def prepare(self, batch: FlatBatch, group: GroupTables) -> VarlenSpans:
+        """See the base class."""
+        return VarlenSpans.of(batch, group)
+
+    def attend_spans(
+        self,
+        prepared: VarlenSpans,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        query: torch.Tensor,
+        output: torch.Tensor,
+        call: AttentionCall,
+    ) -> None:
+        """See the base class."""
+        from torch.nn.attention.varlen import varlen_attn_out
+
+        varlen_attn_out(
+            output,
+            query,
+            keys,
+            values,
+            prepared.begins,
+            None,
+            prepared.longest,
+            prepared.farthest,
+            scale=abs(call.scale),
+            window_size=(-1, 0),  # each token sees those up to itself
+            enable_gqa=query.shape[1] != keys.shape[2],
+            seqused_k=prepared.lengths,
+            block_table=prepared.tables,
+        )
