@@ -14,6 +14,9 @@ from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
 _WORKSPACE_BYTES = 128 * 2**20
 """What FlashInfer recommends."""
 
+_HOPPER = 9
+"""Major number of its compute capability."""
+
 _LAYERS = "NHD"
 """FlashInfer's name for blocks `[block_size, num_kv_heads, size]`."""
 
@@ -129,5 +132,13 @@ class FlashInferBackend(LibraryBackend):
         if self._workspace is None:
             self._workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         if key not in self._wrappers:
-            self._wrappers[key] = BatchPrefillWithPagedKVCacheWrapper(self._workspace, _LAYERS)
+            kernels = _kernels(device)
+            self._wrappers[key] = BatchPrefillWithPagedKVCacheWrapper(self._workspace, _LAYERS, backend=kernels)
         return self._wrappers[key]
+
+
+def _kernels(device: torch.device) -> str:
+    """Return FlashInfer's name for the kernels of this GPU. Left to itself, it takes others for short spans on Hopper,
+    which would be compiled when the first long one comes, in the middle of an iteration."""
+    on_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == _HOPPER
+    return "fa3" if on_hopper else "fa2"

@@ -10,6 +10,7 @@ from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
 
 _IMPLEMENTATION = "FA3"
 _HOPPER = 9
+"""Major number of its compute capability."""
 
 _OLDEST_TORCH = (2, 12)
 """The first with block tables."""

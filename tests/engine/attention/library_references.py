@@ -99,8 +99,9 @@ def flashinfer(calls: Calls) -> ModuleType:
     """Return a module with the reference for FlashInfer's wrapper."""
 
     class BatchPrefillWithPagedKVCacheWrapper:
-        def __init__(self, float_workspace_buffer: torch.Tensor, kv_layout: str) -> None:
+        def __init__(self, float_workspace_buffer: torch.Tensor, kv_layout: str, *, backend: str) -> None:
             assert kv_layout == "NHD"
+            assert backend == "fa2"  # on other devices than Hopper
             self.planned: tuple[Any, ...] = ()
 
         def plan(
