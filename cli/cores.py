@@ -1,14 +1,15 @@
 """The number of CPU cores that this process may use."""
 
-import os
 from pathlib import Path
+
+from orcastream.telemetry.processors import usable_processors
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cores() -> int:
     """Return the number of cores by CPU affinity, reduced to a container's CPU quota; at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(usable_processors())
     try:
         quota, period = _CGROUP_LIMIT.read_text().split()
         cores = min(cores, int(quota) // int(period))

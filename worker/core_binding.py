@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from orcastream.engine import IterationRecord, OrcaEngine
 from orcastream.engine.native.library import why_unavailable
 from orcastream.engine.native.team import team_threads
-from orcastream.worker.cores import physical_cores, usable_processors
+from orcastream.telemetry.processors import usable_processors
+from orcastream.worker.cores import physical_cores
 from orcastream.worker.engine_loop import Iterated
 from orcastream.worker.settings import WorkerSettings
 

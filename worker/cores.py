@@ -1,6 +1,5 @@
-"""The processor cores that this process may use."""
+"""The physical cores of this machine."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,8 +19,3 @@ def physical_cores(processors: Iterable[int], topology: Path = _TOPOLOGY) -> lis
             siblings = str(processor)
         cores.setdefault(siblings.strip(), set()).add(processor)
     return [frozenset(core) for core in cores.values()]
-
-
-def usable_processors() -> set[int]:
-    """Return the logical processors on which this process may run, whatever its threads may."""
-    return os.sched_getaffinity(os.getpid())

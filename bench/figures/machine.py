@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from orcastream.telemetry.processors import usable_processors
 from orcastream.telemetry.version import own_version
 
 _PACKAGES = ("torch", "transformers", "redis")
@@ -18,7 +19,7 @@ def machine() -> dict[str, Any]:
     """Return the cores that this process may use, the CPU's model, the memory in bytes and the operating system."""
     return {
         "cpu_model": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(usable_processors()),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
     }

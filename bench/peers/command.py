@@ -11,7 +11,6 @@ cannot load the model, is reported as absent.
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from orcastream.bench.peers.runners.protocol import Ask, Load
 from orcastream.bench.peers.systems import SYSTEMS
 from orcastream.bench.workloads import WORKLOADS, Draw, token_ids
 from orcastream.cli.errors import UserError
+from orcastream.telemetry.processors import usable_processors
 
 _DTYPES = ("bfloat16", "int8", "float32")
 _BATCH_SIZE = 16
@@ -71,7 +71,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(%(default)s)")
     parser.add_argument(
-        "--threads", type=at_least(1), default=len(os.sched_getaffinity(0)), help="threads of each (%(default)s)"
+        "--threads", type=at_least(1), default=len(usable_processors()), help="threads of each (%(default)s)"
     )
     parser.add_argument(
         "--max-batch-size",

@@ -19,6 +19,7 @@ from orcastream.bench.peers.runner_process import RunnerError, RunnerProcess
 from orcastream.bench.peers.runners.kv_bytes import kv_bytes_per_token
 from orcastream.bench.peers.runners.protocol import Ask, Load
 from orcastream.bench.peers.systems import ENVIRONMENTS, OWN, System
+from orcastream.telemetry.processors import usable_processors
 
 _RUNNERS = Path(__file__).parent
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_PRELOAD", "OMP_NUM_THREADS")
@@ -143,7 +144,7 @@ def _variables(system: System, load: Load, place: Place) -> dict[str, str]:
     kv_bytes = load.kv_tokens * kv_bytes_per_token(load.model, load.dtype)
     values = {
         "threads": load.threads,
-        "cores": ",".join(map(str, sorted(os.sched_getaffinity(0))[: load.threads])),
+        "cores": ",".join(map(str, sorted(usable_processors())[: load.threads])),
         "kv_gib": -(-kv_bytes // 2**30),
         "environment": home,
     }

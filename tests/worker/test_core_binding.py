@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from orcastream.engine.native.team import team_threads
+from orcastream.telemetry.processors import usable_processors
 from orcastream.worker import core_binding
 from orcastream.worker.core_binding import CoreBinding
-from orcastream.worker.cores import physical_cores, usable_processors
+from orcastream.worker.cores import physical_cores
 from orcastream.worker.settings import WorkerSettings
 from tests.engine.needs_operators import needs_operators
 from tests.worker.demo_engine import demo_engine
