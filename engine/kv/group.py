@@ -1,11 +1,10 @@
-"""The blocks, block tables and host slots of one layer group."""
+"""The block tables of one layer group, and the blocks in them."""
 
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
 from orcastream.engine.errors import IntegrityError
-from orcastream.engine.kv.blocks import BlockPool
-from orcastream.engine.kv.host import HostSlots
+from orcastream.engine.kv.group_memory import GroupMemory
 from orcastream.engine.kv.layout import LayerGroup, most_blocks_touched
 from orcastream.engine.kv.sequence import NO_BLOCK, Sequence
 from orcastream.engine.kv.tables import BlockTables
@@ -17,8 +16,8 @@ Digests = Items[bytes]
 """Names of block contents, in token order."""
 
 
-class GroupCache:
-    """Pool, tables and tensors of the layers with one window; KVCache keeps all groups in step.
+class GroupCache(GroupMemory):
+    """Blocks, tables and tensors of the layers with one window; KVCache keeps all groups in step.
 
     Layers with a window of w hold, for a span of c tokens, the w - 1 tokens before it and the span itself; older blocks
     return to the pool.
@@ -37,13 +36,11 @@ class GroupCache:
         store: "KVStore | None",
         num_host_slots: int,
     ) -> None:
+        super().__init__(num_blocks, num_host_slots, store)
         self.index = index
         self.window = group.window
         self.layers = group.layers
-        self.pool = BlockPool(num_blocks, self._evicted if num_host_slots else None)
-        self.host = HostSlots(num_host_slots)
         self.tables = BlockTables(num_rows, width)
-        self.store = store
         self._block_size = block_size
         self._bound: int | None = None
         if group.window is not None:
@@ -70,14 +67,6 @@ class GroupCache:
         reused = digests[self.first_visible(matched * self._block_size) : matched]
         new = -(-num_tokens // self._block_size) - matched + sum(map(self._cost_of_reuse, reused))
         return min(new, self.most_blocks(num_tokens))
-
-    def has(self, digest: bytes) -> bool:
-        """Whether content with that name is on the device or in host memory."""
-        return self.pool.find(digest) is not None or self.host.find(digest) is not None
-
-    def names(self) -> list[bytes]:
-        """Return the names of all content on the device and in host memory."""
-        return [*self.pool.names(), *self.host.names()]
 
     def give_back(self, sequence: Sequence, first: int) -> None:
         """Drop the blocks of `sequence` before block `first`."""
@@ -133,11 +122,6 @@ class GroupCache:
         brought = self._bring([self.host.pin_cached(digest) for digest in away], away) if fits else None
         return self._append_all(sequence, found, brought)
 
-    def can_copy(self, digest: bytes) -> bool:
-        """Whether that content is on the device, and another block is free for a copy."""
-        block = self.pool.find(digest)
-        return block is not None and self.pool.num_free > self.pool.is_free(block)
-
     def append_copy(self, sequence: Sequence, digest: bytes) -> None:
         """Append a copy of the block with that content, for `sequence` alone."""
         source = self.pool.find(digest)
@@ -145,30 +129,6 @@ class GroupCache:
             raise IntegrityError("what is to be copied is not there")
         self.pool.hold(source)  # or the copy might evict it
         self.append(sequence, self._copy(source))
-
-    def _copy(self, held: int) -> int:
-        """Return a fresh block with the content of `held`, which loses one reference."""
-        block = self.pool.take_one()
-        if self.store is not None:
-            self.store.copy(held, block)
-        self.pool.drop(held)
-        return block
-
-    def swap_out(self, held: list[int]) -> list[int] | None:
-        """Copy blocks to pinned host slots and return these; there must be enough free slots.
-
-        None, and nothing changed, if memory does not suffice for the copies.
-        """
-        slots = [self.host.pin() for _ in held]
-        if self.store is not None and held and not self.store.to_host(held, slots):
-            self.drop(slots)
-            return None
-        return slots
-
-    def drop(self, slots: Items[int]) -> None:
-        """Free pinned host slots, whose content is not needed any more."""
-        for slot in slots:
-            self.host.unpin(slot)
 
     def swap_in(self, sequence: Sequence, slots: list[int], digests: Digests) -> bool:
         """Append the content of pinned `slots`, which become free; there must be enough free blocks.
@@ -186,13 +146,6 @@ class GroupCache:
         away = [slot for slot, block in zip(slots, found, strict=True) if block is None]
         return self._append_all(sequence, found, self._bring(away, []))
 
-    def forget(self, digest: bytes) -> None:
-        """Forget the content with that name: it must not be reused."""
-        block = self.pool.find(digest)
-        if block is not None:
-            self.pool.unname(block)
-        self.host.forget(digest)
-
     def check_integrity(self, sequences: list[Sequence], pinned: list[int]) -> None:
         """Raise IntegrityError if tables, pool and host slots disagree."""
         held: list[int] = []
@@ -208,11 +161,6 @@ class GroupCache:
         self.pool.check_integrity(held)
         self.host.check_integrity(pinned)
 
-    def _cost_of_reuse(self, digest: bytes) -> int:
-        """Return the free blocks that using that content takes: 0 if its block is held already, else 1."""
-        block = self.pool.find(digest)
-        return 1 if block is None or self.pool.is_free(block) else 0
-
     def _append_all(self, sequence: Sequence, found: Items[int | None], brought: list[int] | None) -> bool:
         """Append the held blocks `found`, with one of `brought` for each None; drop them and return False without."""
         if brought is None:
@@ -223,31 +171,3 @@ class GroupCache:
         for block in found:
             self.append(sequence, next(fresh) if block is None else block)
         return True
-
-    def _bring(self, slots: list[int], names: Digests) -> list[int] | None:
-        """Return fresh blocks with the content of pinned `slots`, which become free; the first ones get `names`.
-
-        None if memory does not suffice for the copies: the slots are free all the same.
-        """
-        blocks = self.pool.take(len(slots))
-        moved = self.store is None or not slots or self.store.to_device(slots, blocks)
-        self.drop(slots)
-        if not moved:
-            for block in blocks:
-                self.pool.drop(block)
-            return None
-        for block, name in zip(blocks, names, strict=False):
-            self.pool.name(block, name)
-        return blocks
-
-    def _evicted(self, blocks: list[int], names: list[bytes]) -> None:
-        """Copy content that is about to be overwritten to host memory, as far as it has room, all in one copy.
-
-        It is lost if memory does not suffice for that copy.
-        """
-        kept = [(block, self.host.keep(name)) for block, name in zip(blocks, names, strict=True)]
-        last = {slot: block for block, slot in kept if slot is not None}
-        if self.store is not None and last and not self.store.to_host(list(last.values()), list(last)):
-            for name, (_, slot) in zip(names, kept, strict=True):
-                if slot is not None:
-                    self.host.forget(name)
