@@ -124,6 +124,12 @@ class CacheSpace:
                     return False
         return bool(self._rows)
 
+    def may_lack(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether `sequence`, which will reach `num_tokens` tokens, lacks blocks in any group, or will as it grows."""
+        if len(sequence) * self.block_size < num_tokens:
+            return True
+        return any(group.most_blocks(num_tokens) > group.num_held(sequence) for group in self.groups)
+
     def _free_beside(self, beside: Iterable[tuple[Sequence, int]]) -> list[int]:
         """Return the free blocks per group, minus those that `beside`, sequences with final tokens, still lack."""
         free = [group.pool.num_free for group in self.groups]

@@ -59,7 +59,7 @@ class Isolation:
 
     def _can_join(self, request: Request, policy: Policy) -> bool:
         """Whether places and memory allow `request` to join; the policy is not asked."""
-        return self._admission.has_places(request) and policy.memory.fits(request, self._requests.running)
+        return self._admission.has_places(request) and policy.memory.fits(request)
 
     def _make_room(self, request: Request, num_tokens: int, policy: Policy) -> bool:
         while not self._preemptor.has_room(request, num_tokens):

@@ -15,8 +15,11 @@ class MemoryRule(ABC):
         self.cache = cache
 
     @abstractmethod
-    def fits(self, request: Request, running: Sequence[Request]) -> bool:
-        """Whether waiting `request` fits next to `running`; if none runs, true for any that fits an empty cache."""
+    def fits(self, request: Request) -> bool:
+        """Whether waiting `request` fits next to the running ones; if none runs, true for any that fits an empty cache.
+
+        Called for each request that joins: its cost must not grow with the number of running ones.
+        """
 
     @abstractmethod
     def can_ever_fit(self, requests: Sequence[Request]) -> bool:
@@ -58,20 +61,44 @@ class OnDemand(MemoryRule):
     request is preempted.
     """
 
-    def fits(self, request: Request, running: Sequence[Request]) -> bool:
+    def __init__(self, cache: KVCache) -> None:
+        super().__init__(cache)
+        self._prefills: dict[str, Request] = {}
+        """The running prefills that may lack blocks: few, as most get all their blocks when they join."""
+
+    def fits(self, request: Request) -> bool:
         """See the class; a swapped-out request needs the blocks that it held, and one more to continue."""
-        beside = [
-            (other.kv, len(other.tokens))
-            for other in running
-            if other.state is RequestState.INITIATION and other.kv is not None
-        ]
+        for served in [each for each in self._prefills.values() if not self._may_lack(each)]:
+            del self._prefills[served.id]
+        beside = [(each.kv, len(each.tokens)) for each in self._prefills.values() if each.kv is not None]
         if request.swapped is None:
             return self.cache.fits(request.chain, len(request.tokens), beside, matchable=request.num_matchable)
         return self.cache.can_swap_in(request.swapped, beside)
 
+    def _may_lack(self, request: Request) -> bool:
+        """Whether running `request` is a prefill that lacks blocks; once it is not, it never is again."""
+        if request.state is not RequestState.INITIATION or request.kv is None:
+            return False
+        return self.cache.may_lack(request.kv, len(request.tokens))
+
+    def take(self, request: Request) -> None:
+        """See the base class."""
+        if request.state is RequestState.INITIATION:
+            self._prefills[request.id] = request
+
+    def give_back(self, request: Request) -> None:
+        """See the base class."""
+        self._prefills.pop(request.id, None)
+
     def can_ever_fit(self, requests: Sequence[Request]) -> bool:
         """Return True: any accepted request fits, and requests that share a prompt take turns if necessary."""
         return True
+
+    def check_integrity(self, running: Sequence[Request]) -> None:
+        """Raise IntegrityError unless all running prefills that lack blocks are known, and no request that has left."""
+        lacking = {each.id for each in running if self._may_lack(each)}
+        if not lacking <= self._prefills.keys() <= {each.id for each in running}:
+            raise IntegrityError(f"the prefills {lacking} lack blocks, noted are {set(self._prefills)}")
 
 
 class Reserve(MemoryRule):
@@ -86,7 +113,7 @@ class Reserve(MemoryRule):
         self._reserved: dict[str, list[int]] = {}
         self._total = [0] * len(cache.groups)
 
-    def fits(self, request: Request, running: Sequence[Request]) -> bool:
+    def fits(self, request: Request) -> bool:
         """Algorithm 1, line 25: the reservation must fit."""
         return self.has_blocks(_sum(self.most_blocks([request, *request.followers]), self._total))
 

@@ -76,7 +76,7 @@ class Policy(ABC):
         """Whether `request`, the head, may join `running` now; a place is free. If nothing runs, this must be true for
         any request that can ever fit, or the engine would stall.
         """
-        return self.memory.fits(request, running)
+        return self.memory.fits(request)
 
     def precedes(self, waiting: Request, prefill: Request) -> bool:
         """Whether `waiting`, the head, is computed before running `prefill` continues, if it can join.

@@ -47,7 +47,7 @@ class RequestLevelBatching(Policy):
         """Whether `request` is a member and fits; forms the next batch if the current one is over."""
         if not running and not self._batch:
             self._form()
-        return request.arrival in self._members and self.memory.fits(request, running)
+        return request.arrival in self._members and self.memory.fits(request)
 
     def _form(self) -> None:
         """Form the next batch, of at least one request."""

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from orcastream.engine.request import Request, RequestState
 from orcastream.engine.schedule import plan as plans
+from orcastream.engine.schedule.memory import OnDemand
 from orcastream.engine.schedule.policies import POLICIES
 from orcastream.engine.schedule.scheduler import Scheduler
 from orcastream.schemas.keys import CLASSES
@@ -50,6 +51,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         choices["tbt_target_ms"] = 5.0 if choices["token_budget"] == "adaptive" else None
         self.scheduler = pretended.make(num_blocks=NUM_BLOCKS, budget=BUDGET, batch=BATCH, **choices)
         self.choices = choices
+        memory = self.scheduler.policy.memory
+        if isinstance(memory, OnDemand):
+            fits = memory.fits
+            self.patched.setattr(memory, "fits", lambda waiting: self.as_defined(waiting, fits(waiting)))
+
+    def as_defined(self, waiting: Request, fits: bool) -> bool:
+        """Return `fits`, if that is so next to the blocks that all running prefills still need."""
+        cache, running = self.scheduler.cache, self.scheduler.requests.running
+        prefills = [(each.kv, len(each.tokens)) for each in running if each.state is RequestState.INITIATION]
+        if waiting.swapped is not None:
+            assert fits == cache.can_swap_in(waiting.swapped, prefills)
+        else:
+            matchable = waiting.num_matchable
+            assert fits == cache.fits(waiting.chain, len(waiting.tokens), prefills, matchable=matchable)
+        return fits
 
     def look_at_clock(self) -> float:
         self.now_s += TICK_S

@@ -4,6 +4,8 @@ import pytest
 
 from orcastream.engine.beam import Beam
 from orcastream.engine.errors import IntegrityError
+from orcastream.engine.kv.group import GroupCache
+from orcastream.engine.kv.sequence import Sequence
 from orcastream.engine.schedule.memory import MEMORY_RULES, OnDemand, Reserve
 from tests.engine.schedule.pretended import add, cancel, drain, make, request, step
 
@@ -22,6 +24,31 @@ def test_a_running_prefill_keeps_its_blocks_from_newcomers() -> None:
     assert scheduler.preemptions == 0
 
 
+def test_requests_that_have_their_blocks_are_not_looked_at_for_each_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def num_held(group: GroupCache, sequence: Sequence) -> int:
+        nonlocal looks
+        looks += 1
+        return len(sequence.blocks[group.index]) - sequence.first[group.index]
+
+    monkeypatch.setattr(GroupCache, "num_held", num_held)
+    scheduler = make(num_blocks=400, budget=900, batch=100)
+    for _ in range(100):
+        add(scheduler, 9)
+    assert len(scheduler.select()) == 100
+    assert looks < 3 * 100
+
+
+def test_a_prefill_that_nobody_knows_of_is_found() -> None:
+    scheduler = make(num_blocks=8, budget=8)
+    prefill = add(scheduler, 24, 4)
+    step(scheduler)
+    scheduler.policy.memory.give_back(prefill)
+    with pytest.raises(IntegrityError, match="lack blocks"):
+        scheduler.check_integrity()
+
+
 def test_cached_blocks_in_use_need_no_room() -> None:
     scheduler = make(num_blocks=9, budget=64)
     add(scheduler, tuple(range(24)), 6)
@@ -30,8 +57,8 @@ def test_cached_blocks_in_use_need_no_room() -> None:
     same, other = request((*range(20), 5, 6)), request(22)
     for each in (same, other):
         each.chain.extend(each.tokens, len(each.tokens), 4)
-    assert memory.fits(same, scheduler.requests.running)
-    assert not memory.fits(other, scheduler.requests.running)
+    assert memory.fits(same)
+    assert not memory.fits(other)
     drain(scheduler)
 
 
@@ -89,10 +116,12 @@ def test_worst_cases_add_up() -> None:
 
 def test_a_swapped_request_leaves_a_running_prefill_its_blocks() -> None:
     scheduler = make(num_blocks=8, host_slots=8, budget=8)
-    add(scheduler, 24, 4)
+    prefill = add(scheduler, 24, 4)
     step(scheduler)
     back = request(9)
     back.swapped = scheduler.cache.swap_out(scheduler.cache.sequence_of(9))
     # Six blocks are free: it needs four, and the prefill four more.
-    assert scheduler.policy.memory.fits(back, [])
-    assert not scheduler.policy.memory.fits(back, scheduler.requests.running)
+    memory = scheduler.policy.memory
+    assert not memory.fits(back)
+    memory.give_back(prefill)
+    assert memory.fits(back)
