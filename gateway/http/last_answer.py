@@ -17,6 +17,11 @@ def headers_too_large() -> ApiError:
     return ApiError(431, message, code="headers_too_large")
 
 
+def unknown_expectation() -> ApiError:
+    """417 for a header Expect that nobody here can meet (RFC 9110, section 10.1.1)."""
+    return ApiError(417, "The header Expect is unknown; allowed: 100-continue.", code="unknown_expectation")
+
+
 def not_in_time(what: str, timeout_s: float) -> ApiError:
     """408 for headers or a body that did not arrive in time."""
     return ApiError(408, f"The {what} did not arrive within {timeout_s:g} s.", code=f"{what}_timeout")

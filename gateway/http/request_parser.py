@@ -1,15 +1,19 @@
 """The parser of a connection's requests."""
 
+from typing import Final
+
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from orcastream.gateway.errors import ApiError
 from orcastream.gateway.http.arrival import MAX_HEADER_BYTES, Arrival
-from orcastream.gateway.http.last_answer import headers_too_large
+from orcastream.gateway.http.last_answer import headers_too_large, unknown_expectation
+
+_EXPECTATIONS: Final = (b"", b"100-continue")
 
 
 class RequestParser:
-    """httptools' parser with a bound for headers, and without trailers and upgrades.
+    """httptools' parser with a bound for headers, and without trailers, upgrades, and unknown expectations.
 
     Trailers, which follow a body in chunks, are ignored: a proxy that checks headers has not checked them.
 
@@ -67,7 +71,10 @@ class RequestParser:
             return
         if self._header_bytes() > MAX_HEADER_BYTES:
             self.refusal = headers_too_large()
-            raise ValueError("headers too large")  # of which httptools makes an HttpParserError
+        elif any(name == b"expect" and value.lower() not in _EXPECTATIONS for name, value in self._connection.headers):
+            self.refusal = unknown_expectation()
+        if self.refusal is not None:
+            raise ValueError("refused")  # of which httptools makes an HttpParserError
         self._arrival.begin_body()
         self._connection.on_headers_complete()
 

@@ -210,6 +210,27 @@ def test_an_answer_instead_of_100_continue_closes_the_connection(narrow: Gateway
     assert b"HTTP/1.1 200 " in whole
 
 
+@pytest.mark.parametrize("expected", [b"200-ok", b"100-continue, tea", b"100-continue\r\nExpect: tea"])
+def test_an_unknown_expectation_is_refused(narrow: GatewayProcess, expected: bytes) -> None:
+    """At once: the client may wait for an answer before it sends its body."""
+    head, _, body = post(stream=True, request_id="tea").partition(b"\r\n\r\n")
+    refused = head + b"\r\nExpect: " + expected + b"\r\n\r\n"
+    answer = all_of(connect(narrow, refused))
+    assert (status_of(answer), error_of(answer, "code")) == (417, "unknown_expectation")
+    assert b"\r\nconnection: close\r\n" in answer
+    whole = all_of(connect(narrow, LIVE + refused + body))  # behind another, and with its body
+    assert (status_of(whole), whole.count(b"HTTP/1.1 ")) == (200, 2)
+    assert b"HTTP/1.1 417 " in whole
+
+
+def test_expectations_are_read_without_case(narrow: GatewayProcess) -> None:
+    head, _, body = post(stream=True, request_id="case").partition(b"\r\n\r\n")
+    with connect(narrow, head + b"\r\nExpect: 100-Continue\r\n\r\n") as connection:
+        assert until(connection, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert status_of(connection.recv(65536)) == 200
+
+
 def test_white_space_after_a_header_is_no_part_of_it(narrow: GatewayProcess) -> None:
     headers = b"\r\nIdempotency-Key: spaced \t\r\nExpect: 100-continue \r\n\r\n"
     request = post(stream=True, request_id="spaced").replace(b"\r\n\r\n", headers, 1)
