@@ -111,8 +111,10 @@ def _start_traces(
 
     from orcastream.telemetry.exporters import span_exporter
     from orcastream.telemetry.span_content import WithoutContent
+    from orcastream.telemetry.steady_spans import SteadySpans
 
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(SteadySpans())
     for name in names:
         exporter = span_exporter(name, settings)
         provider.add_span_processor(BatchSpanProcessor(exporter if content else WithoutContent(exporter)))

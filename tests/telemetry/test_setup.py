@@ -111,6 +111,31 @@ print("TRACE", trace.format_trace_id(span.get_span_context().trace_id))
     assert (inside, about) == (("something", trace_id), ("about it", trace_id))
 
 
+def test_a_span_lasts_as_long_as_it_does_when_the_clock_is_set_back() -> None:
+    program = """
+import gc, time, weakref
+from opentelemetry import trace
+from opentelemetry.sdk import trace as sdk
+from orcastream.telemetry.setup import start_telemetry
+telemetry = start_telemetry("orcastream-gateway", "one")
+tracer = trace.get_tracer("test")
+gc.disable()
+with tracer.start_as_current_span("span") as span:
+    given = tracer.start_span("given", start_time=1)
+    hour_ago = lambda real=time.time_ns: real() - 3600 * 10**9
+    time.time_ns = sdk.time_ns = hour_ago
+given.end(2)
+assert 0 <= span.end_time - span.start_time < 60 * 10**9, (span.start_time, span.end_time)
+assert given.end_time == 2
+telemetry.shut_down()
+left = weakref.ref(given)
+del given
+print("collected", left() is None)
+"""
+    told = _run(program, OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="none", OTEL_LOGS_EXPORTER="none")
+    assert told.endswith("collected True")
+
+
 def test_a_shutdown_without_threads_raises_nothing() -> None:
     program = """
 import threading
