@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from orcastream.broker.errors import BrokerError, WrongTenant
@@ -78,9 +79,10 @@ class ReplyState:
 
     def seen(self, count: int) -> None:
         """Record that the only subscriber has seen the first `count` updates."""
-        dropped = self.updates[: count - self.num_dropped]
-        if len(self.subscriptions) != 1 or not dropped or [update for update in dropped if _has_logprobs(update)]:
+        num_seen = count - self.num_dropped
+        if len(self.subscriptions) != 1 or num_seen <= 0 or any(map(_has_logprobs, islice(self.updates, num_seen))):
             return
+        dropped = self.updates[:num_seen]
         for update in dropped:
             if update.started is not None:
                 self._begun = update
