@@ -271,6 +271,7 @@ def test_every_refusal_code_starts_at_zero() -> None:
     codes |= {code for code, _ in NOT_ADMITTED.values()}
     assert codes >= {"unavailable", "no_worker", "not_allowed", "context_length_exceeded", "queue_full"}
     before_any_request = {"invalid_http", "too_many_connections", "connection_full", "headers_too_large"}
+    before_any_request |= {"unknown_expectation"}
     of_files = {"file_lost", "file_not_found", "file_unreadable", "files_full"}
     of_batches = {"batch_ended", "batch_not_found", "batch_unreadable", "batches_full"}
     of_replies = {"expired", "reply_conflict", "request_not_found", "invalid_prompt"}
