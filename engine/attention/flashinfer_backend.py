@@ -58,6 +58,25 @@ class FlashInferSpans:
     planned: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Planner:
+    """A wrapper of FlashInfer, and when the device has copied its last plan (None without a GPU)."""
+
+    wrapper: Any
+    copied: torch.cuda.Event | None
+
+    def plan(self, *given: Any, **named: Any) -> None:
+        """Make a plan, in the page-locked memory from which the last one must have been copied.
+
+        The host may be several iterations ahead: it waits for none that only computes parts of prompts.
+        """
+        if self.copied is not None:
+            self.copied.synchronize()
+        self.wrapper.plan(*given, **named)
+        if self.copied is not None:
+            self.copied.record()
+
+
 @register("flashinfer")
 class FlashInferBackend(LibraryBackend):
     """FlashInfer's paged prefill: FlashAttention 3 on Hopper, 2 on other GPUs."""
@@ -76,12 +95,12 @@ class FlashInferBackend(LibraryBackend):
 
     def __init__(self) -> None:
         self._workspace: torch.Tensor | None = None
-        self._wrappers: dict[tuple[Any, ...], Any] = {}
+        self._planners: dict[tuple[Any, ...], _Planner] = {}
         self._turn = 0
 
     def plan(self, batch: FlatBatch, dtype: torch.dtype) -> TritonPlan:
         """See the base class."""
-        # A plan is copied from page-locked memory of its wrapper, perhaps only after the next one is made.
+        # With one place for plans, the host would wait for the last iteration, and not overlap.
         self._turn = 1 - self._turn
         return super().plan(batch, dtype)
 
@@ -107,9 +126,9 @@ class FlashInferBackend(LibraryBackend):
 
     def _planned(self, prepared: FlashInferSpans, kind: tuple[Any, ...], device: torch.device) -> Any:
         num_heads, num_kv_heads, size, block_size, scale, dtype = kind
-        wrapper = self._wrapper((kind, prepared.turn), device)
+        planner = self._planner((kind, prepared.turn), device)
         pages = prepared.pages
-        wrapper.plan(
+        planner.plan(
             pages.query_begins,
             pages.page_begins,
             pages.pages,
@@ -123,18 +142,19 @@ class FlashInferBackend(LibraryBackend):
             q_data_type=dtype,
             kv_data_type=dtype,
         )
-        return wrapper
+        return planner.wrapper
 
-    def _wrapper(self, key: tuple[Any, ...], device: torch.device) -> Any:
-        """Return the wrapper for layers of a kind in a turn, which has a place of its own for its plan."""
+    def _planner(self, key: tuple[Any, ...], device: torch.device) -> _Planner:
+        """Return what plans for layers of a kind in a turn, which has a place of its own for its plan."""
         from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
         if self._workspace is None:
             self._workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        if key not in self._wrappers:
-            kernels = _kernels(device)
-            self._wrappers[key] = BatchPrefillWithPagedKVCacheWrapper(self._workspace, _LAYERS, backend=kernels)
-        return self._wrappers[key]
+        if key not in self._planners:
+            wrapper = BatchPrefillWithPagedKVCacheWrapper(self._workspace, _LAYERS, backend=_kernels(device))
+            copied = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+            self._planners[key] = _Planner(wrapper, copied)
+        return self._planners[key]
 
 
 def _kernels(device: torch.device) -> str:

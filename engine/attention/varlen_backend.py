@@ -15,6 +15,10 @@ _HOPPER = 9
 _OLDEST_TORCH = (2, 12)
 """The first with block tables."""
 
+_SPLIT_SPANS = 2
+"""Contexts are split for at most as many tokens as so many spans of the longest one's length have: the library chooses
+the number of splits as if there were one span, but for each split allocates an output in float32 of all tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class VarlenSpans:
@@ -22,7 +26,8 @@ class VarlenSpans:
 
     `begins` `[num_spans + 1]` counts from the first token of the first span, `lengths` `[num_spans]` is how many tokens
     each sees, `tables` `[num_spans, width]` are their blocks. `longest` is the largest number of tokens of a span,
-    `farthest` of those that one sees.
+    `farthest` of those that one sees. `num_splits` is in how many parts contexts may be split; None: as the library
+    likes.
     """
 
     begins: torch.Tensor
@@ -30,18 +35,22 @@ class VarlenSpans:
     tables: torch.Tensor
     longest: int
     farthest: int
+    num_splits: int | None
 
     @classmethod
     def of(cls, batch: FlatBatch, group: GroupTables) -> "VarlenSpans":
         """Return the spans of several tokens."""
         first = batch.num_single
         offsets = batch.offsets_device[first:]
+        num_tokens = int(batch.offsets[-1] - batch.offsets[first])
+        longest = int((batch.offsets[first + 1 :] - batch.offsets[first:-1]).max())
         return cls(
             (offsets - offsets[0]).to(torch.int32),
             batch.contexts_device[first:].to(torch.int32),
             group.tables_device[first:].to(torch.int32),
-            int((batch.offsets[first + 1 :] - batch.offsets[first:-1]).max()),
+            longest,
             int(batch.contexts[first:].max()),
+            None if num_tokens <= _SPLIT_SPANS * longest else 1,
         )
 
 
@@ -102,4 +111,5 @@ class VarlenBackend(LibraryBackend):
             enable_gqa=query.shape[1] != keys.shape[2],
             seqused_k=prepared.lengths,
             block_table=prepared.tables,
+            num_splits=prepared.num_splits,
         )

@@ -14,12 +14,15 @@ import torch
 from torch.library import Library
 from torch.nn.attention import _registry
 
+_MOST_PAGES = 200
+
 
 class Calls:
     """What a reference was asked for: the numbers of tokens of the spans, call by call."""
 
     def __init__(self) -> None:
         self.spans: list[list[int]] = []
+        self.splits: list[int | None] = []
         self.wrappers: list[int] = []
 
 
@@ -27,13 +30,14 @@ def attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, length: int, scale: float
 ) -> torch.Tensor:
     """Return the attention of one span `[num_tokens, num_heads, size]` at the end of `length` tokens, in float64."""
+    device = query.device
     seen_keys, seen_values = (
         part[blocks.long()].flatten(0, 1)[:length].double().repeat_interleave(query.shape[1] // part.shape[2], dim=1)
         for part in (keys, values)
     )
     scores = torch.einsum("qhd,khd->hqk", query.double(), seen_keys) * scale
-    positions = torch.arange(length - len(query), length)
-    hidden = torch.arange(length)[None, :] > positions[:, None]
+    positions = torch.arange(length - len(query), length, device=device)
+    hidden = torch.arange(length, device=device)[None, :] > positions[:, None]
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, seen_values)
 
@@ -61,7 +65,7 @@ def flash_attention_3(calls: Calls) -> Iterator[None]:
         seqused_k: torch.Tensor,
         alibi_slopes: None = None,
         block_table: torch.Tensor,
-        num_splits: None = None,
+        num_splits: int | None = None,
     ) -> torch.Tensor:
         assert is_causal
         assert (window_size_left, window_size_right) == (-1, 0)
@@ -71,6 +75,7 @@ def flash_attention_3(calls: Calls) -> Iterator[None]:
         assert max_q == max(spans)
         assert max_k == seqused_k.max()
         calls.spans.append(spans)
+        calls.splits.append(num_splits)
         ends = cum_seq_q.tolist()
         for row, (begin, end) in enumerate(pairwise(ends)):
             length = int(seqused_k[row])
@@ -96,13 +101,16 @@ def flash_attention_3(calls: Calls) -> Iterator[None]:
 
 
 def flashinfer(calls: Calls) -> ModuleType:
-    """Return a module with the reference for FlashInfer's wrapper."""
+    """Return a module with the reference for FlashInfer's wrapper, which copies a plan from page-locked memory."""
 
     class BatchPrefillWithPagedKVCacheWrapper:
         def __init__(self, float_workspace_buffer: torch.Tensor, kv_layout: str, *, backend: str) -> None:
             assert kv_layout == "NHD"
-            assert backend == "fa2"  # on other devices than Hopper
+            device = float_workspace_buffer.device
+            assert backend == ("fa3" if device.type == "cuda" else "fa2")  # the emulated device is a Hopper
             self.planned: tuple[Any, ...] = ()
+            self.place = torch.empty(_MOST_PAGES, dtype=torch.int32, pin_memory=device.type == "cuda")
+            self.pages = torch.empty(_MOST_PAGES, dtype=torch.int32, device=device)
 
         def plan(
             self,
@@ -124,7 +132,9 @@ def flashinfer(calls: Calls) -> ModuleType:
             given = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
             assert {each.dtype for each in given} == {torch.int32}
             assert len(paged_kv_indices) == paged_kv_indptr[-1]
-            self.planned = (*(each.tolist() for each in given[:2]), paged_kv_indices, given[3].tolist(), sm_scale)
+            self.planned = (*(given[index].tolist() for index in (0, 1, 3)), sm_scale)
+            self.place[: len(paged_kv_indices)] = paged_kv_indices
+            self.pages.copy_(self.place, non_blocking=True)
             self.expected = (num_qo_heads, num_kv_heads, head_dim_qk, page_size, q_data_type, kv_data_type)
 
         def run(self, q: torch.Tensor, paged_kv_cache: tuple[torch.Tensor, torch.Tensor], *, out: torch.Tensor) -> None:
@@ -132,11 +142,11 @@ def flashinfer(calls: Calls) -> ModuleType:
             given = (q.shape[1], keys.shape[2], q.shape[2], keys.shape[1], q.dtype, keys.dtype)
             assert given == self.expected
             assert out.shape == q.shape
-            queries, begins, pages, last, scale = self.planned
+            queries, begins, last, scale = self.planned
             calls.spans.append([end - begin for begin, end in pairwise(queries)])
             calls.wrappers.append(id(self))
             for row, (begin, end) in enumerate(pairwise(queries)):
-                blocks = pages[begins[row] : begins[row + 1]]
+                blocks = self.pages[begins[row] : begins[row + 1]]
                 length = (len(blocks) - 1) * keys.shape[1] + last[row]
                 out[begin:end] = attend(q[begin:end], keys, values, blocks, length, scale)
 

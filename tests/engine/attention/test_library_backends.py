@@ -2,17 +2,26 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from orcastream.engine.attention import AttentionCall, FlashInferBackend, VarlenBackend, choose_backend
+from orcastream.engine.attention import (
+    AttentionBackend,
+    AttentionCall,
+    FlashInferBackend,
+    TorchBackend,
+    VarlenBackend,
+    choose_backend,
+)
 from orcastream.engine.attention.library_backend import LibraryBackend, why_not_imported
 from orcastream.engine.kv.layout import LayerShape
 from tests.engine.attention.library_references import Calls, flash_attention_3, flashinfer
 from tests.engine.attention.test_triton_backend import ITERATIONS, compare
 from tests.engine.attention.triton_rig import Pair
+from tests.engine.emulated_cuda import emulated_cuda, lacking
 
 BACKENDS = (VarlenBackend, FlashInferBackend)
 FITTING = LayerShape(4, 2, 64, 64)
@@ -109,6 +118,39 @@ def test_the_next_iteration_is_planned_elsewhere(triton_device: torch.device, mo
     compare(pair, ({"a": 5}, {"a": 6}, {"a": 7}, {"a": 8}))
     first, second, third, fourth = calls.wrappers
     assert first == third != second == fourth
+
+
+@pytest.mark.skipif(bool(lacking()), reason=lacking())
+def test_a_plan_is_copied_before_another_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is several iterations ahead of the device if they only compute parts of prompts."""
+    monkeypatch.setitem(sys.modules, "flashinfer", flashinfer(Calls()))
+    torch.manual_seed(0)
+    vectors = [[torch.randn(20, heads, 64).bfloat16().transpose(0, 1) for heads in (4, 2, 2)] for _ in range(5)]
+
+    def outputs(device: torch.device, backend: AttentionBackend) -> list[torch.Tensor]:
+        pair = Pair(device, FITTING, AttentionCall(0.2), torch.bfloat16, block_size=16, backend=backend)
+        moved = [[each.to(device) for each in given] for given in vectors]
+        found = []
+        for name, given in zip("abcde", moved, strict=True):
+            plan = backend.plan(pair.batch({name: 20}), torch.bfloat16)
+            found.append(backend.attend(plan, pair.layers[0], *given, pair.call))
+        return [each.float().cpu() for each in found]
+
+    with emulated_cuda(tmp_path):
+        own = outputs(torch.device("cuda"), FlashInferBackend())
+    for found, expected in zip(own, outputs(torch.device("cpu"), TorchBackend()), strict=True):
+        torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+
+
+def test_contexts_are_split_only_for_tokens_of_about_one_span(triton_device: torch.device) -> None:
+    """FlashAttention 3 allocates an output of all tokens per split, but counts splits as for one span."""
+    if triton_device.type == "cuda":
+        pytest.skip("what the library is asked for is not noted")
+    calls = Calls()
+    with flash_attention_3(calls):
+        pair = Pair(triton_device, FITTING, AttentionCall(0.2), torch.bfloat16, backend=VarlenBackend())
+        compare(pair, ({"a": 8}, {"a": 4, "b": 4}, {"a": 4, "b": 4, "c": 2}, {"a": 2, "d": 20, "b": 9}))
+    assert calls.splits == [None, None, 1, None]
 
 
 def test_layers_of_a_kind_share_a_plan(triton_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
