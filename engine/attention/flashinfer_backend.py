@@ -86,12 +86,7 @@ class FlashInferBackend(LibraryBackend):
     @classmethod
     def unavailable(cls, device: torch.device) -> str | None:
         """See the base class."""
-        reason = super().unavailable(device)
-        if reason is not None:
-            return reason
-        if device.type != "cuda":
-            return "it needs a GPU"
-        return why_not_imported("flashinfer", "flashinfer-python")
+        return super().unavailable(device) or why_not_imported("flashinfer", "flashinfer-python")
 
     def __init__(self) -> None:
         self._workspace: torch.Tensor | None = None

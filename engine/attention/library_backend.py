@@ -35,6 +35,14 @@ class LibraryBackend(TritonBackend):
     """Sizes of keys and values for which the library has kernels."""
 
     @classmethod
+    def unavailable(cls, device: torch.device) -> str | None:
+        """See the base class; a GPU of AMD is not enough."""
+        reason = super().unavailable(device)
+        if reason is None and (device.type != "cuda" or torch.version.hip is not None):
+            return "it needs a GPU of NVIDIA"
+        return reason
+
+    @classmethod
     def rank_on(cls, device: torch.device) -> int | None:
         """See the base class; chosen by name only."""
         return None

@@ -69,7 +69,7 @@ class VarlenBackend(LibraryBackend):
         reason = super().unavailable(device)
         if reason is not None:
             return reason
-        if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != _HOPPER:
+        if torch.cuda.get_device_capability(device)[0] != _HOPPER:
             return "it needs a GPU of compute capability 9"
         if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _OLDEST_TORCH:
             return f"it needs torch {'.'.join(map(str, _OLDEST_TORCH))} or newer"

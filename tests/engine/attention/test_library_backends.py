@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from orcastream.engine.attention import (
     AttentionCall,
     FlashInferBackend,
     TorchBackend,
+    TritonBackend,
     VarlenBackend,
     choose_backend,
 )
@@ -131,9 +134,9 @@ def test_a_plan_is_copied_before_another_takes_its_place(tmp_path: Path, monkeyp
         pair = Pair(device, FITTING, AttentionCall(0.2), torch.bfloat16, block_size=16, backend=backend)
         moved = [[each.to(device) for each in given] for given in vectors]
         found = []
-        for name, given in zip("abcde", moved, strict=True):
+        for name, (query, key, value) in zip("abcde", moved, strict=True):
             plan = backend.plan(pair.batch({name: 20}), torch.bfloat16)
-            found.append(backend.attend(plan, pair.layers[0], *given, pair.call))
+            found.append(backend.attend(plan, pair.layers[0], query, key, value, pair.call))
         return [each.float().cpu() for each in found]
 
     with emulated_cuda(tmp_path):
@@ -181,8 +184,28 @@ def test_layers_of_a_kind_share_a_plan(triton_device: torch.device, monkeypatch:
 def test_it_is_chosen_by_name_only(kind: type[LibraryBackend], triton_device: torch.device) -> None:
     assert kind.rank_on(torch.device("cuda")) is None
     if triton_device.type == "cpu":
-        with pytest.raises(ValueError, match=f"attention_backend: {kind.name} cannot run here: it needs a GPU"):
+        with pytest.raises(
+            ValueError, match=f"attention_backend: {kind.name} cannot run here: it needs a GPU of NVIDIA"
+        ):
             choose_backend(kind.name, triton_device, torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", BACKENDS, ids=lambda kind: kind.name)
+def test_it_needs_cuda_itself(
+    kind: type[LibraryBackend], triton_device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU of AMD is named cuda in torch, too, and one has compute capability 9.4."""
+    monkeypatch.setattr(TritonBackend, "unavailable", lambda device: None)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
+    for package in ("flashinfer", "flash_attn_interface"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+        vars(sys.modules[package])["__spec__"] = ModuleSpec(package, None)
+    why_not_imported.cache_clear()
+    try:
+        assert kind.unavailable(torch.device("cuda")) == "it needs a GPU of NVIDIA"
+    finally:
+        why_not_imported.cache_clear()
 
 
 def test_a_package_that_is_absent_or_broken_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
