@@ -115,6 +115,7 @@ class OrcaEngine:
         dtype = resolve_dtype(config.dtype, device, model_config)
         backend = choose_backend(config.attention_backend, device, dtype, resolve_cache_dtype(config.kv_cache_dtype))
         model = prepare_model(config, model_config, device, backend, max_model_len)
+        del backend  # with its memory, before the rest is measured for the cache
         return cls(config, model)
 
     def settle(self) -> None:

@@ -101,6 +101,8 @@ def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len:
     copied = logits[: max(len(spans), ROWS_AT_ONCE)].float()
     activations = torch.cuda.max_memory_allocated(runner.device) - before + 6 * copied.nbytes
     del logits, copied
+    # What stays allocated, such as the workspace of a library, is not free below either.
+    activations -= torch.cuda.memory_allocated(runner.device) - before
     runner.allocate(groups, [0] * len(groups), config.block_size)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(runner.device)
