@@ -78,6 +78,8 @@ class EngineLoop(threading.Thread):
         self._paused = False
         self.alone: Collection[str] = ()
         """The requests that the current iteration computes alone; empty: it computes all."""
+        self.plans = False
+        """Whether requests that were taken may not be in a plan yet. Any thread may read this."""
         self._busy = False
         self._awake = AwakeClock(_LONGEST_GAP_S)
         self._progress_at = self._awake()
@@ -215,7 +217,7 @@ class EngineLoop(threading.Thread):
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
             policy, self._policy = self._policy, None
-            self.alone = self._isolated
+            self.alone, self.plans = self._isolated, True
         self._engine.isolate(self.alone)
         if policy is not None:
             self._engine.switch_policy(policy)
@@ -234,14 +236,14 @@ class EngineLoop(threading.Thread):
             stepped, paused = self._can_step(), self._paused
         before = self._engine.last_iteration
         if stepped:
-            self._engine.call_before_forward(self._let_go)
+            self._engine.call_before_forward(self._forward_begins)
             tokens = self._engine.finish_launched() if paused else self._engine.step()
             output.extend(self._engine.prompt_events)
             output.extend(tokens)
             self.iterations += 1
         now = self._awake()
         self._slowest_s = max(_FORGETTING * self._slowest_s, now - self._progress_at)
-        self._progress_at, self.alone = now, ()
+        self._progress_at, self.alone, self.plans = now, (), False
         with self._changed:
             self._unpublished += len(output)
         last = self._engine.last_iteration
@@ -254,6 +256,10 @@ class EngineLoop(threading.Thread):
             self._let_go()
         if begins_an_answer:
             time.sleep(_A_MOMENT_S)
+
+    def _forward_begins(self) -> None:
+        self.plans = False
+        self._let_go()
 
     def _let_go(self) -> None:
         """Deliver the held output."""

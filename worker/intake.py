@@ -20,7 +20,9 @@ _RECOVER_S = 1.0
 _LOOK_S = 0.5
 """A worker with room looks for requests to take over at least this often."""
 _TURN_S = 0.02
-"""How long a request waits for idle workers before a worker takes it that has claimed others in this iteration."""
+"""How long a request waits for idle workers before a worker takes it that yields to them."""
+_LONG_S = 0.2
+"""A request that comes after this much of an iteration would wait long for the next one."""
 _EMPTY_LOOK_S = 2.0
 """The same while there is no request at all; at most half a lease, which any request claimed since still has."""
 
@@ -29,8 +31,8 @@ class Intake:
     """Claims what can run soon, a few requests per iteration so that work spreads, until `draining` is set.
 
     It also claims while an iteration computes: what has arrived by its end can be in the next one. But once it has
-    claimed something in an iteration, it takes only what no idle worker waits for. `begin` is called with each claimed
-    request; several calls may run concurrently.
+    claimed something in an iteration, or the iteration takes long, it takes only what no idle worker waits for. `begin`
+    is called with each claimed request; several calls may run concurrently.
     """
 
     def __init__(
@@ -109,17 +111,29 @@ class Intake:
         self._is_to_look, wait = True, self._num_waits
         await self._session.waits.end(lambda: self._num_waits == wait)
 
+    async def stop_waiting(self) -> None:
+        """End the wait for requests if idle workers go first by now. Raises LinkLost."""
+        if self._yields:
+            wait = self._num_waits
+            await self._session.waits.end(lambda: self._num_waits == wait and self._yields)
+
+    @property
+    def _yields(self) -> bool:
+        """Whether idle workers go first: Redis serves waiting workers in turn, so this one must not wait."""
+        return self._num_claimed > 0 or self._parts.engine_loop.stalled_for_s() > _LONG_S
+
     async def _claim(self) -> None:
         """Claim, unless the engine is stalled or can begin no more requests in its next iteration."""
         self._look_at_iteration()
-        if self._num_claimed:  # Redis serves waiting workers in turn: this one would get what idle ones wait for
+        if self._yields:
             await self._next_iteration(_TURN_S)
             self._look_at_iteration()
         most, now = self._parts.room(self._num_claimed), asyncio.get_running_loop().time()
-        is_read_to_end, self._is_read_to_end = self._is_read_to_end and not self._num_claimed, False
+        is_read_to_end, self._is_read_to_end = self._is_read_to_end and not self._yields, False
         if most == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
             self.queue_was_empty, self.saturated = False, most == 0
-            await self._next_iteration()
+            # Requests that are about to begin still count as waiting: soon there may be room.
+            await self._next_iteration(_TURN_S if self._parts.engine_loop.plans else None)
             return
         claimed: list[Claimed] = []
         if self._is_to_look or now >= self._look_for_expired_at:
@@ -131,7 +145,7 @@ class Intake:
             self._is_read_to_end = len(claimed) < most
         self.saturated = len(claimed) >= most
         self._look_at_iteration()
-        if not claimed and self._num_claimed:
+        if not claimed and self._yields:
             return
         if not claimed and not self._draining.is_set():
             claimed = await self._wait_for_work(most)

@@ -156,6 +156,7 @@ class Serving:
         """Do the frequent work: one wake-up for all of it."""
         self._measure()
         self._expire()
+        await self._intake.stop_waiting()
         await self._pass_on()
 
     def _measure(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from orcastream.schemas.events import EventId
+from orcastream.schemas.events import EventId, Output
 from orcastream.schemas.keys import CLASSES, GROUP
 from tests.chaos.patches import pace
 from tests.patience import PATIENCE_S
@@ -53,9 +53,39 @@ def hold(folder: Path) -> None:
     engine_loop._HESITATION_S = PATIENCE_S  # type: ignore[misc]
 
 
+def hold_passes(folder: Path) -> None:
+    """As `hold`, and compute each iteration only once a file with an 'f' before its number is there. Output arrives
+    only once iteration 3 is held, from that of iteration 2 on.
+    """
+    from orcastream.engine import OrcaEngine
+    from orcastream.worker.outbox import Outbox
+
+    hold(folder)
+    call_before_forward, arrived, gates = OrcaEngine.call_before_forward, Outbox._arrived, count()
+    is_there = (folder / "a3").exists
+
+    def begin_pass(callback: Callable[[], None]) -> None:
+        callback()
+        gate = folder / f"f{next(gates)}"
+        while not gate.exists():
+            time.sleep(0.005)
+
+    def arrive(self: Outbox, delivery: Any) -> None:
+        if is_there() or not (folder / "f2").exists():
+            arrived(self, delivery)
+        else:
+            self._loop.call_later(0.005, arrive, self, delivery)
+
+    OrcaEngine.call_before_forward = lambda self, callback: call_before_forward(  # type: ignore[method-assign]
+        self, partial(begin_pass, callback)
+    )
+    Outbox._arrived = arrive  # type: ignore[method-assign]
+
+
 def release(folder: Path) -> None:
     for number in range(30):
         (folder / str(number)).touch()
+        (folder / f"f{number}").touch()
 
 
 def wait_until(done: Callable[[], bool]) -> None:
@@ -87,6 +117,12 @@ def wait_for_beats(producer: Producer, worker: str) -> None:
 def waits_in_redis(producer: Producer, worker: str) -> bool:
     clients = producer.redis.client_list()
     return any(one["name"] == f"{worker}:claim" and "b" in one["flags"] for one in clients)
+
+
+def waits_no_more(producer: Producer, worker: str) -> bool:
+    """Whether it has not waited in Redis for a second: it only looks."""
+    clients = [one for one in producer.redis.client_list() if one["name"] == f"{worker}:claim"]
+    return all("b" not in one["flags"] and int(one["idle"]) >= 1 for one in clients)
 
 
 def post_at_once(producer: Producer, prompts: list[list[int]]) -> list[str]:
@@ -131,6 +167,26 @@ def test_a_claim_counts_for_the_iteration_in_which_it_came(
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
 
+def test_requests_that_are_about_to_begin_block_no_claims_in_the_iteration_that_begins_them(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
+) -> None:
+    """The worker sees them wait when it looks for room between their arrival in the engine and the plan."""
+    name = start_worker(max_claims=1, patch=partial(hold_passes, tmp_path), lease_ms=60_000).wait_serving()
+    ids = []
+    for gates in (("0", "f0"), ("1", "f1", "2"), ("f2",)):
+        ids.append(producer.post(count_prompt, max_tokens=9, ignore_eos=True))
+        next(producer.events(ids[-1]))  # the engine takes it before its next iteration
+        wait_until(lambda: waits_no_more(producer, name))
+        for gate in gates:
+            (tmp_path / gate).touch()
+    next(event for _, event in producer.events(ids[1]) if isinstance(event, Output))  # it has looked for room
+    ids.append(producer.post(count_prompt, max_tokens=9, ignore_eos=True))
+    (tmp_path / "3").touch()
+    wait_claimed(producer, 4)
+    release(tmp_path)
+    assert all(producer.read(request_id).terminal is not None for request_id in ids)
+
+
 def test_a_worker_that_has_claimed_in_this_iteration_leaves_requests_to_an_idle_one(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
 ) -> None:
@@ -146,6 +202,31 @@ def test_a_worker_that_has_claimed_in_this_iteration_leaves_requests_to_an_idle_
             lambda: num_claimed(producer, slow) > 1 or producer.redis.xlen(producer.keys.requests("normal")) == 1
         )
         assert num_claimed(producer, slow) == 1
+    release(tmp_path)
+    assert all(producer.read(request_id).terminal is not None for request_id in ids)
+
+
+def test_a_worker_in_a_long_iteration_leaves_requests_to_an_idle_one(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
+) -> None:
+    """Also if it has claimed nothing in it. But it takes what no idle worker does."""
+    slow = start_worker(patch=partial(hold, tmp_path), lease_ms=60_000).wait_serving()
+    ids = [producer.post(count_prompt, max_tokens=3)]
+    wait_until((tmp_path / "a0").exists)
+    wait_claimed(producer, 1)
+    (tmp_path / "0").touch()
+    wait_until((tmp_path / "a1").exists)
+    worker = start_worker(lease_ms=60_000)
+    idle = worker.wait_serving()
+    wait_until(lambda: waits_no_more(producer, slow))
+    for _ in range(8):
+        wait_until(lambda: waits_in_redis(producer, idle))
+        ids.append(producer.post(count_prompt, max_tokens=3))
+        assert producer.read(ids[-1]).terminal is not None
+    assert num_claimed(producer, slow) == 1
+    worker.kill()
+    ids.append(producer.post(count_prompt, max_tokens=3))
+    wait_until(lambda: num_claimed(producer, slow) == 2)
     release(tmp_path)
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
