@@ -173,12 +173,13 @@ def test_requests_that_are_about_to_begin_block_no_claims_in_the_iteration_that_
     """The worker sees them wait when it looks for room between their arrival in the engine and the plan."""
     name = start_worker(max_claims=1, patch=partial(hold_passes, tmp_path), lease_ms=60_000).wait_serving()
     ids = []
-    for gates in (("0", "f0"), ("1", "f1", "2"), ("f2",)):
+    for number in range(3):
+        (tmp_path / str(number)).touch()
         ids.append(producer.post(count_prompt, max_tokens=9, ignore_eos=True))
         next(producer.events(ids[-1]))  # the engine takes it before its next iteration
         wait_until(lambda: waits_no_more(producer, name))
-        for gate in gates:
-            (tmp_path / gate).touch()
+        (tmp_path / f"f{number}").touch()
+        wait_until((tmp_path / f"a{number + 1}").exists)
     next(event for _, event in producer.events(ids[1]) if isinstance(event, Output))  # it has looked for room
     ids.append(producer.post(count_prompt, max_tokens=9, ignore_eos=True))
     (tmp_path / "3").touch()
