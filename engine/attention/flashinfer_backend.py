@@ -7,15 +7,12 @@ import numpy as np
 import torch
 
 from orcastream.engine.attention.base import AttentionCall, register
-from orcastream.engine.attention.library_backend import LibraryBackend, why_not_imported
+from orcastream.engine.attention.library_backend import LibraryBackend, is_hopper, why_not_imported
 from orcastream.engine.attention.triton.plan import TritonPlan
 from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
 
 _WORKSPACE_BYTES = 128 * 2**20
 """What FlashInfer recommends."""
-
-_HOPPER = 9
-"""Major number of its compute capability."""
 
 _LAYERS = "NHD"
 """FlashInfer's name for blocks `[block_size, num_kv_heads, size]`."""
@@ -155,5 +152,4 @@ class FlashInferBackend(LibraryBackend):
 def _kernels(device: torch.device) -> str:
     """Return FlashInfer's name for the kernels of this GPU. Left to itself, it takes others for short spans on Hopper,
     which would be compiled when the first long one comes, in the middle of an iteration."""
-    on_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == _HOPPER
-    return "fa3" if on_hopper else "fa2"
+    return "fa3" if is_hopper(device) else "fa2"

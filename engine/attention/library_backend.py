@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # the package triton is optional
 
 _DTYPES = (torch.bfloat16, torch.float16)
 
+_HOPPER = 9
+"""Major number of its compute capability."""
+
 _LARGEST_BLOCK = 64
 """Above that, FlashAttention 3 may load blocks whole, with slots that nobody has written."""
 
@@ -97,6 +100,11 @@ class LibraryBackend(TritonBackend):
         formats = query.dtype is cache.keys.dtype and query.dtype in _DTYPES
         sizes = key_size == value_size and key_size in self.sizes and block_size <= _LARGEST_BLOCK
         return spans.prepared is not None and plain and formats and sizes
+
+
+def is_hopper(device: torch.device) -> bool:
+    """Whether `device` is a GPU for which FlashAttention 3 is made."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == _HOPPER
 
 
 @cache

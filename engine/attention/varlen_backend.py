@@ -5,12 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from orcastream.engine.attention.base import AttentionCall, register
-from orcastream.engine.attention.library_backend import LibraryBackend, why_not_imported
+from orcastream.engine.attention.library_backend import LibraryBackend, is_hopper, why_not_imported
 from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
 
 _IMPLEMENTATION = "FA3"
-_HOPPER = 9
-"""Major number of its compute capability."""
 
 _OLDEST_TORCH = (2, 12)
 """The first with block tables."""
@@ -69,7 +67,7 @@ class VarlenBackend(LibraryBackend):
         reason = super().unavailable(device)
         if reason is not None:
             return reason
-        if torch.cuda.get_device_capability(device)[0] != _HOPPER:
+        if not is_hopper(device):
             return "it needs a GPU of compute capability 9"
         if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _OLDEST_TORCH:
             return f"it needs torch {'.'.join(map(str, _OLDEST_TORCH))} or newer"
