@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from math import ceil
 
 from redis.exceptions import ResponseError
 
@@ -20,7 +21,7 @@ _RECOVER_S = 1.0
 _LOOK_S = 0.5
 """A worker with room looks for requests to take over at least this often."""
 _TURN_S = 0.02
-"""How long a request waits for idle workers before a worker takes it that yields to them."""
+"""How long a request waits for idle workers before a worker takes it that yields to them, with up to 4 lanes."""
 _LONG_S = 0.2
 """A request that comes after this much of an iteration would wait long for the next one."""
 _EMPTY_LOOK_S = 2.0
@@ -42,6 +43,7 @@ class Intake:
         self._parts = parts
         self._draining = draining
         self._begin = begin
+        self._turn_s = _TURN_S * ceil(len(session.keys.each_lane) / 4)  # a look takes a script per lane
         self._look_for_expired_at = 0.0
         self._is_to_look = False
         """Whether requests were handed over since the last look for them began."""
@@ -126,14 +128,14 @@ class Intake:
         """Claim, unless the engine is stalled or can begin no more requests in its next iteration."""
         self._look_at_iteration()
         if self._yields:
-            await self._next_iteration(_TURN_S)
+            await self._next_iteration(self._turn_s)
             self._look_at_iteration()
         most, now = self._parts.room(self._num_claimed), asyncio.get_running_loop().time()
         is_read_to_end, self._is_read_to_end = self._is_read_to_end and not self._yields, False
         if most == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
             self.queue_was_empty, self.saturated = False, most == 0
             # Requests that are about to begin still count as waiting: soon there may be room.
-            await self._next_iteration(_TURN_S if self._parts.engine_loop.plans else None)
+            await self._next_iteration(self._turn_s if self._parts.engine_loop.plans else None)
             return
         claimed: list[Claimed] = []
         if self._is_to_look or now >= self._look_for_expired_at:

@@ -45,9 +45,10 @@ class Producer:
         )
 
     def post(self, prompt: list[int], **options: Any) -> str:
-        """XADD a request and return its id."""
+        """XADD a request to its lane and return its id."""
         request = self.request(prompt, **options)
-        self.add(request.fields())
+        lane = self.keys.in_lane(self.keys.lane_of(request.id))
+        self.redis.xadd(lane.requests("normal"), request.fields())  # type: ignore[arg-type]
         return request.id
 
     def add(self, fields: dict[str, Any], priority_class: str = "normal") -> str:

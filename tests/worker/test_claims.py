@@ -25,7 +25,8 @@ pytestmark = one_server("system")
 def num_claimed(producer: Producer, worker: str | None = None) -> int:
     """By `worker`, or by any."""
     try:
-        found = [producer.redis.xpending(producer.keys.requests(name), GROUP) for name in CLASSES]
+        streams = [lane.requests(name) for lane in producer.keys.each_lane for name in CLASSES]
+        found = [producer.redis.xpending(stream, GROUP) for stream in streams]
     except redis.ResponseError:  # no worker has made the groups yet
         return 0
     holders = [one for each in found for one in each["consumers"] or ()]
@@ -115,8 +116,9 @@ def wait_for_beats(producer: Producer, worker: str) -> None:
 
 
 def waits_in_redis(producer: Producer, worker: str) -> bool:
-    clients = producer.redis.client_list()
-    return any(one["name"] == f"{worker}:claim" and "b" in one["flags"] for one in clients)
+    """Whether it waits in every lane."""
+    clients = [one for one in producer.redis.client_list() if one["name"] == f"{worker}:claim"]
+    return sum("b" in one["flags"] for one in clients) == producer.keys.queue_lanes
 
 
 def waits_no_more(producer: Producer, worker: str) -> bool:
@@ -207,17 +209,20 @@ def test_a_worker_that_has_claimed_in_this_iteration_leaves_requests_to_an_idle_
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
 
+@pytest.mark.parametrize("lanes", [1, 6])
 def test_a_worker_in_a_long_iteration_leaves_requests_to_an_idle_one(
-    producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], tmp_path: Path, lanes: int
 ) -> None:
     """Also if it has claimed nothing in it. But it takes what no idle worker does."""
-    slow = start_worker(patch=partial(hold, tmp_path), lease_ms=60_000).wait_serving()
+    producer.keys = replace(producer.keys, queue_lanes=lanes)
+    settings = {"lease_ms": 60_000, "queue_lanes": lanes}
+    slow = start_worker(patch=partial(hold, tmp_path), **settings).wait_serving()
     ids = [producer.post(count_prompt, max_tokens=3)]
     wait_until((tmp_path / "a0").exists)
     wait_claimed(producer, 1)
     (tmp_path / "0").touch()
     wait_until((tmp_path / "a1").exists)
-    worker = start_worker(lease_ms=60_000)
+    worker = start_worker(**settings)
     idle = worker.wait_serving()
     wait_until(lambda: waits_no_more(producer, slow))
     for _ in range(8):
