@@ -30,11 +30,12 @@ class Arrivals:
         self._class_weight = class_weight
         self._weights = class_weights(class_weight)
 
-    async def claim(self, count: int) -> list[Claimed]:
+    async def claim(self, count: int, *, least_age_ms: int = 0) -> list[Claimed]:
         """Claim at most `count` entries, the first of all classes; atomic on the server, whatever rivals do."""
         streams = [self.keys.requests(name) for name in CLASSES]
+        arguments = (GROUP, self._worker, count, repr(self._class_weight), least_age_ms)
         try:
-            reply = await self._link.run(CLAIM, streams, [GROUP, self._worker, count, repr(self._class_weight)])
+            reply = await self._link.run(CLAIM, streams, arguments)
         except ResponseError as error:
             await ensure_if_gone(self._link, self.keys, error)
             return []

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -64,10 +65,13 @@ class Claimer:
         self._claims: dict[object, float] = {}
         self._turn = -1
 
-    async def new(self, count: int) -> list[Claimed]:
-        """Claim requests that were never delivered, the most urgent of each lane first; none waits forever."""
+    async def new(self, count: int, *, least_age_ms: int = 0) -> list[Claimed]:
+        """Claim requests that were never delivered, the most urgent of each lane first; none waits forever.
+
+        `least_age_ms`: leave those that arrived later than that long ago to other workers.
+        """
         with self._claiming():
-            claimed = await self._in_turn(count, Arrivals.claim)
+            claimed = await self._in_turn(count, partial(Arrivals.claim, least_age_ms=least_age_ms))
             self._remember(claimed)
         return claimed
 

@@ -122,7 +122,12 @@ class Intake:
     @property
     def _yields(self) -> bool:
         """Whether idle workers go first: Redis serves waiting workers in turn, so this one must not wait."""
-        return self._num_claimed > 0 or self._parts.engine_loop.stalled_for_s() > _LONG_S
+        return self._num_claimed > 0 or self._is_long
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether the iteration takes long."""
+        return self._parts.engine_loop.stalled_for_s() > _LONG_S
 
     async def _claim(self) -> None:
         """Claim, unless the engine is stalled or can begin no more requests in its next iteration."""
@@ -142,12 +147,15 @@ class Intake:
             self._is_to_look, self._look_for_expired_at = False, now  # again if the look fails
             claimed = await self._expired(most)
             self._look_for_expired_at = now + (0 if claimed else self._pause_s())
+        is_long = self._is_long
         if len(claimed) < most and not is_read_to_end:
-            claimed += await self._session.claimer.new(most - len(claimed))
-            self._is_read_to_end = len(claimed) < most
+            # Redis gives a waiting worker one request; for the next ones it looks after its turn.
+            least_age_ms = int(2000 * self._turn_s) if is_long else 0
+            claimed += await self._session.claimer.new(most - len(claimed), least_age_ms=least_age_ms)
+            self._is_read_to_end = len(claimed) < most and not is_long
         self.saturated = len(claimed) >= most
         self._look_at_iteration()
-        if not claimed and self._yields:
+        if not claimed and (is_long or self._yields):
             return
         if not claimed and not self._draining.is_set():
             claimed = await self._wait_for_work(most)

@@ -1,9 +1,10 @@
 -- Claim requests that were never delivered, each time the one with the greatest precedence: age times weight of its class
 -- KEYS request streams, most urgent class first
--- ARGV[1] group, ARGV[2] consumer, ARGV[3] how many at most, ARGV[4] weight of a class relative to the next lower one
+-- ARGV[1] group, ARGV[2] consumer, ARGV[3] how many at most, ARGV[4] weight of a class relative to the next lower one,
+-- ARGV[5] the least age of a request, in milliseconds
 -- Returns {{number of its stream in KEYS, entry id, fields} ...}; NOGROUP, with nothing claimed, if a stream or its
 -- group is missing; another error of a stream if no other stream has an entry
-local group, consumer, class_weight = ARGV[1], ARGV[2], tonumber(ARGV[4])
+local group, consumer, class_weight, least_age_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 -- The clock that made the entry ids, read once so that all entries are aged alike.
 local time = redis.call('TIME')
@@ -16,8 +17,9 @@ local function precedence_behind(number, id)
   if id == LAST_ID then return nil end -- nothing follows it, and Redis refuses to look
   local entries = redis.call('XRANGE', KEYS[number], '(' .. id, '+', 'COUNT', 1)
   if #entries == 0 then return nil end
-  local age_ms = now_ms - tonumber(string.match(entries[1][1], '^%d+'))
-  return math.max(age_ms, 1) * class_weight ^ (#KEYS - number)
+  local age_ms = math.max(now_ms - tonumber(string.match(entries[1][1], '^%d+')), 1)
+  if age_ms < least_age_ms then return nil end -- those behind it are younger
+  return age_ms * class_weight ^ (#KEYS - number)
 end
 
 local function last_delivered(groups)

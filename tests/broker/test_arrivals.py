@@ -171,6 +171,14 @@ async def test_rivals_share_the_waiting_requests(
     assert all(share == in_order(share, WEIGHT) for share in shares)
 
 
+async def test_requests_below_the_least_age_are_left_to_others(link: Link, keys: Keys, arrivals: Arrivals) -> None:
+    """Whatever the class: the older ones behind the head of another class are claimed."""
+    await post(link, keys, [("realtime", 1), ("realtime", 3), ("low", 1), ("low", 4), ("normal", -1)])
+    claimed = await arrivals.claim(9, least_age_ms=2 * LONG_MS)
+    assert [(one.ref.priority_class, one.ref.order[1]) for one in claimed] == [("realtime", 3), ("low", 4)]
+    assert len(await claim(arrivals, 9)) == 3
+
+
 async def test_deleted_entries_are_skipped(link: Link, keys: Keys, arrivals: Arrivals) -> None:
     await post(link, keys, [("normal", age) for age in (1, 2, 3, 4)])
     stream = keys.requests("normal")
