@@ -1,6 +1,7 @@
-"""One reply log as the reader follows it: its read position, and the handling of holes."""
+"""One reply log as it is read for one subscription: its read position, and the handling of holes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from orcastream.broker.errors import Gap, IdInUse, ReplyConflict, UnknownRequest
@@ -17,7 +18,20 @@ START: Final = b"0-0"
 class FollowedLog:
     """A reply log being read: its state, how far the stream was read, and when it was last heard of."""
 
-    __slots__ = ("checked_at", "heard_at", "key", "last_id", "look_at", "model", "packed_key", "state", "watch")
+    __slots__ = (
+        "arrived_s",
+        "checked_at",
+        "has_ended",
+        "has_paused",
+        "heard_at",
+        "key",
+        "last_id",
+        "look_at",
+        "model",
+        "packed_key",
+        "state",
+        "watch",
+    )
 
     def __init__(self, watch: Watch, key: str, model: str, now: float) -> None:
         self.watch = watch
@@ -29,6 +43,31 @@ class FollowedLog:
         self.checked_at = now
         self.heard_at = self.look_at = now
         """When something last arrived, and when to check for more, if logs are read one by one."""
+        self.arrived_s = now
+        """When the entries being taken were read: see `Update.arrived_s`."""
+        self.has_paused = False
+        """Whether nothing was read since the last entries because the subscriber had too much unread."""
+        self.has_ended = False
+        """Whether a check found that the request has ended, before its end was read here."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether to read on."""
+        return not (self.state.finished or self.state.is_full)
+
+    def begin_entries(self, now: float) -> None:
+        """Entries have been read that are about to be taken."""
+        self.checked_at = now
+        self.arrived_s = float("-inf") if self.has_paused else now
+        self.has_paused = False
+
+    def ended_unread(self) -> None:
+        """The request has ended, and its end will be read once the subscriber has taken what comes before it.
+
+        From then on it is never queued again: a log that is gone has expired.
+        """
+        self.has_ended = True
+        self.watch = replace(self.watch, request=None)
 
     def unreadable(self, why: str) -> None:
         """Fail the reply for good: the log can never be read."""
@@ -45,14 +84,14 @@ class FollowedLog:
             self.state.fail(IdInUse(self.state.request_id))
             return True
         try:
-            self._fold(event_id, event)
+            self._fold(event_id, event, sum(map(len, entry[1])))
         except Gap as gap:
             return self._hole(event_id, event, gap)
         except ReplyConflict as conflict:
             self.state.fail(conflict)
         return True
 
-    def _fold(self, event_id: EventId, event: Event) -> None:
+    def _fold(self, event_id: EventId, event: Event, encoded_bytes: int) -> None:
         fold = self.state.fold
         before, told = fold.started, fold.prompt_told
         runs = tuple(fold.feed(event_id, event))
@@ -62,8 +101,9 @@ class FollowedLog:
             counts, checksums = fold.progress()
             started = event if is_new_epoch and isinstance(event, Started) else None
             terminal = event if isinstance(event, Terminal) else None
-            epoch, arrived_s = event_id.epoch, self.checked_at
-            self.state.publish(Update(counts, checksums, epoch, runs, started, terminal, prompt, arrived_s))
+            epoch, arrived_s = event_id.epoch, self.arrived_s
+            update = Update(counts, checksums, epoch, runs, started, terminal, prompt, arrived_s)
+            self.state.publish(update, encoded_bytes)
         if self.state.reread_until is not None and event_id >= self.state.reread_until:
             self.state.reread_until = None
 

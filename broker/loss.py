@@ -11,11 +11,11 @@ from orcastream.broker.connection import Connection
 from orcastream.broker.ending import Ender, OnEnd
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.errors import Unusable, Unwritable
-from orcastream.broker.fold import fold_log
+from orcastream.broker.fold import decode_entry, fold_log
 from orcastream.broker.log_pages import read_log
 from orcastream.broker.queue import RequestQueue
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.events import EventId
+from orcastream.schemas.events import EventId, Terminal
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.request import GenerationRequest
 
@@ -87,7 +87,10 @@ class LossCheck:
             if ref is not None and await queue.exists(ref, watch.request_id):
                 watch.ref, watch.suspect_since = ref, None
                 return Verdict.PRESENT
-        entries = await read_log(link, self._keys.reply(watch.request_id))
+        log_key = self._keys.reply(watch.request_id)
+        if await _ends_with_terminal(link, log_key):  # the usual case, of a log that may be long
+            return Verdict.ENDED
+        entries = await read_log(link, log_key)
         fold = fold_log(entries)
         if fold.terminal is not None:
             return Verdict.ENDED
@@ -137,3 +140,9 @@ class LossCheck:
             link, watch.request_id, ref=ref, code=code, message=message, request=watch.request, tenant=watch.tenant
         )
         return Verdict.PRESENT if terminal is None else Verdict.ENDED
+
+
+async def _ends_with_terminal(link: Connection, log_key: str) -> bool:
+    newest = await link.call("XREVRANGE", log_key, "+", "-", "COUNT", 1)
+    decoded = decode_entry(newest[0]) if newest else None
+    return decoded is not None and isinstance(decoded[1], Terminal)

@@ -30,7 +30,7 @@ class LossChecks:
         if self._task is not None and not self._task.done():
             return
         now = asyncio.get_running_loop().time()
-        due = [one for one in logs if now - one.checked_at >= self._interval_s and not one.state.finished]
+        due = [one for one in logs if now - one.checked_at >= self._interval_s and _may_be_lost(one)]
         if due:
             for followed in due:
                 followed.checked_at = now
@@ -66,8 +66,17 @@ class LossChecks:
         else:
             if verdict is Verdict.UNKNOWN:
                 followed.unreadable("nothing is known of it")
-            elif not followed.state.finished and (verdict is Verdict.ENDED or is_shorter):
+            elif not followed.state.finished and is_shorter:
                 self._read_again(followed)
+            elif verdict is Verdict.ENDED and followed.state.is_full:
+                followed.ended_unread()
+            elif verdict is Verdict.ENDED and not followed.state.finished:
+                self._read_again(followed)
+
+
+def _may_be_lost(followed: FollowedLog) -> bool:
+    state = followed.state
+    return not state.finished and not (state.is_full and followed.has_ended)
 
 
 async def _ends_before(link: Connection, log_key: bytes, read_to: bytes) -> bool:

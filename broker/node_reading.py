@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -47,18 +48,18 @@ class NodeReading:
         self._name = name
         self._took = took
         self._moved = moved
-        self._logs: dict[bytes, FollowedLog] = {}
+        self._logs: dict[FollowedLog, None] = {}
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     def add(self, followed: FollowedLog) -> None:
         """Follow a log."""
-        self._logs[followed.key] = followed
+        self._logs[followed] = None
         self._changed.set()
 
-    def discard(self, key: bytes) -> None:
+    def discard(self, followed: FollowedLog) -> None:
         """Stop following a log."""
-        self._logs.pop(key, None)
+        self._logs.pop(followed, None)
 
     async def run(self) -> None:
         """Read until the link breaks. Raises LinkLost."""
@@ -93,15 +94,15 @@ class NodeReading:
             await self._router.refresh()
         except (LinkLost, ResponseError):
             return
-        for followed in list(self._logs.values()):
+        for followed in list(self._logs):
             if self._router.node_of(followed.key) != self._node:
                 self._moved(followed)
 
     def _due(self, now: float) -> list[FollowedLog]:
-        finished = [key for key, one in self._logs.items() if one.state.finished]
-        for key in finished:
-            del self._logs[key]
-        return [one for one in self._logs.values() if one.look_at <= now]
+        finished = [one for one in self._logs if one.state.finished]
+        for one in finished:
+            del self._logs[one]
+        return [one for one in self._logs if one.look_at <= now and not one.state.is_full]
 
     async def _look(self, link: Link, due: list[FollowedLog]) -> bool:
         """Read each of `due` once; False if the node cannot be read at the moment."""
@@ -149,9 +150,9 @@ class NodeReading:
         if found:
             followed.heard_at = self._loop.time()
             self._took(followed, found[0][1])
-        is_followed = self._logs.get(followed.key) is followed  # it may have been left, and followed anew, meanwhile
+        is_followed = followed in self._logs  # it may have been left meanwhile
         if is_followed and self._router.node_of(followed.key) != self._node:
-            self.discard(followed.key)
+            self.discard(followed)
             self._moved(followed)
         return True
 
@@ -159,10 +160,10 @@ class NodeReading:
         """Wait until the next round is due; return at once if a log is new."""
         self._changed.clear()
         earliest = begun + max(_LEAST_PAUSE_S, num_read * _PAUSE_PER_LOG_S)
-        due_at = min((one.look_at for one in self._logs.values()), default=float("inf"))
+        due_at = min((one.look_at for one in self._logs if not one.state.is_full), default=math.inf)
         await asyncio.sleep(max(0.0, earliest - self._loop.time()))
-        if not self._logs or due_at > self._loop.time():
-            timeout_s = None if not self._logs else max(0.0, due_at - self._loop.time())
+        if due_at > self._loop.time():
+            timeout_s = None if due_at == math.inf else max(0.0, due_at - self._loop.time())
             await change_or_loss(self._changed, link, timeout_s)
         if not link.alive:
             raise LinkLost(link.lost_reason)

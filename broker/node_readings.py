@@ -26,17 +26,17 @@ class NodeReadings:
         self._took = took
         self._readings: dict[Node, NodeReading] = {}
         self._tasks: dict[Node, asyncio.Task[None]] = {}
-        self._places: dict[bytes, Node] = {}
-        self._homeless: dict[bytes, FollowedLog] = {}
+        self._places: dict[FollowedLog, Node] = {}
+        self._homeless: dict[FollowedLog, None] = {}
 
     def follow(self, followed: FollowedLog) -> None:
         """Read a log at its current node; a log that no node serves waits until one does."""
         self.leave(followed)
         node = self._router.node_of(followed.key)
         if node is None:
-            self._homeless[followed.key] = followed
+            self._homeless[followed] = None
             return
-        self._places[followed.key] = node
+        self._places[followed] = node
         if node not in self._readings:
             reading = NodeReading(self._router, node, self._name, self._took, self.follow)
             self._readings[node] = reading
@@ -46,10 +46,10 @@ class NodeReadings:
 
     def leave(self, followed: FollowedLog) -> None:
         """Stop reading a log."""
-        self._homeless.pop(followed.key, None)
-        node = self._places.pop(followed.key, None)
+        self._homeless.pop(followed, None)
+        node = self._places.pop(followed, None)
         if node is not None:
-            self._readings[node].discard(followed.key)
+            self._readings[node].discard(followed)
 
     async def run(self, check: Callable[[], None]) -> None:
         """Read, and call `check` regularly, until something breaks. Raises LinkLost."""
@@ -72,7 +72,7 @@ class NodeReadings:
         if self._homeless:
             with suppress(LinkLost, ResponseError):
                 await self._router.refresh()
-            for followed in list(self._homeless.values()):
+            for followed in list(self._homeless):
                 self.follow(followed)
 
     async def close(self) -> None:

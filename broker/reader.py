@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -51,7 +52,7 @@ class ReplyReader:
         loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s, on_end=on_end)
         self._checks = LossChecks(loss, loss_check_s, self._read_again)
         self._block_ms = max(1, int(min(2.0, loss_check_s / 2) * 1000))
-        self._followed: dict[bytes, FollowedLog] = {}
+        self._followed: dict[FollowedLog, None] = {}
         self._reading: ServerReading | NodeReadings | None = None
         self._task: asyncio.Task[None] | None = None
         self.connected = asyncio.Event()
@@ -64,9 +65,9 @@ class ReplyReader:
 
     async def close(self) -> None:
         """End all subscriptions and close the connections."""
-        for followed in list(self._followed.values()):
-            for subscription in list(followed.state.subscriptions):
-                subscription.close()
+        for followed in list(self._followed):
+            if followed.state.subscription is not None:
+                followed.state.subscription.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -74,28 +75,24 @@ class ReplyReader:
     def subscribe(self, watch: Watch) -> Subscription:
         """Follow a reply from its beginning; only `watch.tenant` may see it."""
         key = self._keys.reply(watch.request_id)
-        followed = self._followed.get(key.encode())
-        if followed is None or followed.state.is_over:
-            followed = FollowedLog(watch, key, self._keys.model, asyncio.get_running_loop().time())
-            self._followed[followed.key] = followed
-        elif followed.watch.request is None and watch.request is not None:
-            followed.watch = watch
-        state = followed.state
-        subscription = Subscription(state, watch.tenant, self._unsubscribe)
-        state.subscriptions.add(subscription)
+        followed = FollowedLog(watch, key, self._keys.model, asyncio.get_running_loop().time())
+        self._followed[followed] = None
         if self._reading is not None:
             self._reading.follow(followed)
-        return subscription
+        leave, read_on = partial(self._leave, followed), partial(self._read_on, followed)
+        return Subscription(followed.state, watch.tenant, on_close=leave, on_room=read_on)
 
-    def _unsubscribe(self, subscription: Subscription) -> None:
-        key = self._keys.reply(subscription.request_id).encode()
-        followed = self._followed.get(key)
-        if followed is not None:
-            followed.state.subscriptions.discard(subscription)
-            if not followed.state.subscriptions:
-                del self._followed[key]
-                if self._reading is not None:
-                    self._reading.leave(followed)
+    def _leave(self, followed: FollowedLog) -> None:
+        self._followed.pop(followed, None)
+        if self._reading is not None:
+            self._reading.leave(followed)
+
+    def _read_on(self, followed: FollowedLog) -> None:
+        """Read more of a log, whose subscriber has taken everything."""
+        followed.has_paused = True
+        followed.look_at = 0
+        if self._reading is not None and followed in self._followed:
+            self._reading.follow(followed)
 
     async def _run(self) -> None:
         back_off = BackOff()
@@ -121,10 +118,10 @@ class ReplyReader:
             try:
                 self._reading = reading
                 self.connected.set()
-                for followed in self._followed.values():
+                for followed in self._followed:
                     followed.checked_at = float("-inf")
                     reading.follow(followed)
-                await reading.run(lambda: self._checks.begin(helper, self._followed.values()))
+                await reading.run(lambda: self._checks.begin(helper, self._followed))
             finally:
                 self._reading = None
                 await reading.close()
@@ -142,15 +139,16 @@ class ReplyReader:
     def _read_again(self, followed: FollowedLog) -> None:
         """Read a log from its start, without waiting for the read under way."""
         followed.last_id, followed.look_at = START, 0
-        if self._reading is not None and self._followed.get(followed.key) is followed:
+        if self._reading is not None and followed in self._followed:
             self._reading.follow(followed)
 
     def _took(self, followed: FollowedLog, entries: Sequence[Any]) -> None:
-        """Fold the entries read from one log; any failure ends this reply alone."""
-        followed.checked_at = self._clock()
+        """Fold the entries read from one log, as far as there is room; any failure ends this reply alone."""
+        followed.begin_entries(self._clock())
+        state = followed.state
         try:
             for entry in entries:
-                if not followed.take(entry):
+                if state.is_full or not followed.take(entry):
                     return
         except Exception:
             log.exception("reply log of %s", followed.watch.request_id)

@@ -13,6 +13,7 @@ from orcastream.broker.connection import Connection
 from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
 from orcastream.broker.followed import FollowedLog, Took
 from orcastream.broker.link import Link
+from orcastream.broker.read_places import begin_of, places, read_from
 from orcastream.broker.second_read import SecondReads, packed_read, unread
 from orcastream.broker.unblock import unblock
 
@@ -25,7 +26,8 @@ class ServerReading:
         self._link = link
         self._took = took
         self._block_ms = block_ms
-        self._logs: dict[bytes, FollowedLog] = {}
+        self._logs: dict[bytes, list[FollowedLog]] = {}
+        """By key: a log is read once for each subscription."""
         self._changed = asyncio.Event()
         self._second_reads = SecondReads()
         self._reading = False
@@ -34,14 +36,20 @@ class ServerReading:
 
     def follow(self, followed: FollowedLog) -> None:
         """Read a log from its read position, which may have changed, from now on."""
-        self._logs[followed.key] = followed
+        ours = self._logs.setdefault(followed.key, [])
+        if followed not in ours:
+            ours.append(followed)
         self._changed.set()
         if self._reading and (self._waking is None or self._waking.done()):
             self._waking = asyncio.create_task(self._wake())
 
     def leave(self, followed: FollowedLog) -> None:
         """Stop reading a log."""
-        self._logs.pop(followed.key, None)
+        ours = self._logs.get(followed.key, [])
+        if followed in ours:
+            ours.remove(followed)
+            if not ours:
+                del self._logs[followed.key]
 
     async def run(self, check: Callable[[], None]) -> None:
         """Read, and call `check` regularly, until something breaks. Raises LinkLost, ResponseError."""
@@ -49,7 +57,7 @@ class ServerReading:
             if not self._helper.alive:
                 raise LinkLost("the reader's helper connection broke")
             check()
-            following = [one for one in self._logs.values() if not one.state.finished]
+            following = [one for ours in self._logs.values() for one in ours if one.is_wanted]
             self._changed.clear()
             if following:
                 await self._read(following)
@@ -65,10 +73,11 @@ class ServerReading:
 
     async def _read(self, following: Sequence[FollowedLog]) -> None:
         """Wait for entries, and take them."""
-        asked_from = {one.key: one.last_id for one in following}
-        twice = self._second_reads.is_due(len(following))
+        asking = places(following)
+        asked_from = read_from(asking)
+        twice = self._second_reads.is_due(len(asking))
         self._reading, self._num_reads = True, self._num_reads + 1
-        replies = await self._link.send(packed_read(following, self._block_ms, twice=twice), 1 + twice)
+        replies = await self._link.send(packed_read(asking, self._block_ms, twice=twice), 1 + twice)
         self._reading = False
         first, *second = [() if isinstance(reply, ResponseError) else reply or () for reply in replies]
         self._take_new(first, asked_from)
@@ -81,19 +90,20 @@ class ServerReading:
         else:
             self._second_reads.came_alone(len(first))
 
-    def _take_new(self, reply: Sequence[Any], asked_from: Mapping[bytes, bytes]) -> bool:
+    def _take_new(self, reply: Sequence[Any], asked_from: Mapping[bytes, Sequence[bytes]]) -> bool:
         """Take what is new in the reply to a read of all logs; return whether anything is."""
         is_news = False
         for key, entries in reply:
-            followed = self._logs.get(key)
-            if followed is not None and (new := unread(entries, asked_from[key], followed.last_id)):
-                self._took(followed, new)
-                is_news = True
+            after = begin_of(entries, asked_from[key])
+            for followed in self._logs.get(key, ()):
+                if followed.is_wanted and (new := unread(entries, after, followed.last_id)):
+                    self._took(followed, new)
+                    is_news = True
         return is_news
 
     async def _idle(self) -> None:
-        """Wait for a log to follow, but notice a lost connection."""
-        await change_or_loss(self._changed, self._link)
+        """Wait for a log to read, but notice a lost connection, and check those that are not read for now."""
+        await change_or_loss(self._changed, self._link, self._block_ms / 1000 if self._logs else None)
         if not self._link.alive:
             raise LinkLost(self._link.lost_reason)
 

@@ -3,14 +3,18 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from orcastream.broker.errors import BrokerError, WrongTenant
 from orcastream.broker.fold import Fold
 from orcastream.broker.resume import resume_id
-from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, PromptRun, Run, Started, Terminal
+
+MAX_UNREAD_BYTES: Final = 64 * 1024
+"""How much is read ahead of a subscriber, in bytes of log entries, whose updates take about nine times as much memory.
+
+About 1,100 events of one token, or 190 with 20 log probabilities.
+"""
 
 
 class Update(NamedTuple):
@@ -29,7 +33,7 @@ class Update(NamedTuple):
     prompt: PromptRun | None = None
     """More of the prompt's log probabilities, which come alone."""
     arrived_s: float = float("-inf")
-    """When this process read it, in seconds of the event loop's clock; unknown if it stands for several."""
+    """When this process read it, in seconds of the event loop's clock; unknown if it could have been read earlier."""
 
     @property
     def resume_id(self) -> str:
@@ -39,23 +43,20 @@ class Update(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ReplyState:
-    """What this process has read of one reply log, shared by all subscriptions to it.
+    """What was read of one reply log for one subscription, and the updates that its subscriber has yet to take.
 
-    Updates that every subscriber has seen are dropped, and with them most of the memory per token: later subscribers
-    get a summary from the fold. Only updates with log probabilities, which the fold does not keep, stay.
+    Once those are MAX_UNREAD_BYTES, no more is read until the subscriber has taken all of it: the log itself has the
+    rest.
     """
 
     request_id: str
     fold: Fold = field(default_factory=Fold)
-    updates: list[Update] = field(default_factory=list)
-    num_dropped: int = 0
-    """Updates before `updates`."""
-    _begun: Update | None = None
-    """The newest started event among the dropped updates."""
-    _last: Update | None = None
-    """The newest dropped update."""
+    unread: list[Update] = field(default_factory=list)
+    """Updates of which the subscriber has not asked for the next one yet."""
+    unread_bytes: int = 0
+    """Those of the log entries of all updates since `unread` was last empty."""
     failure: BrokerError | None = None
-    subscriptions: set["Subscription"] = field(default_factory=set)
+    subscription: "Subscription | None" = None
     damaged_epoch: int = -1
     """The newest epoch with a hole that reading again did not fill."""
     reread_until: EventId | None = None
@@ -67,67 +68,57 @@ class ReplyState:
         return self.failure is not None or self.fold.terminal is not None
 
     @property
-    def is_over(self) -> bool:
-        """Whether a new subscriber must read the log from its start: a lost request may have been computed again."""
-        terminal = self.fold.terminal
-        return self.failure is not None or (terminal is not None and terminal.error is ErrorCode.LOST)
+    def is_full(self) -> bool:
+        """Whether nothing more is read for now."""
+        return self.unread_bytes >= MAX_UNREAD_BYTES
 
-    def publish(self, update: Update) -> None:
-        """Show an update to all subscribers."""
-        self.updates.append(update)
+    def publish(self, update: Update, encoded_bytes: int) -> None:
+        """Show an update, whose log entry has `encoded_bytes`, to the subscriber."""
+        self.unread.append(update)
+        self.unread_bytes += encoded_bytes
         self.notify()
 
-    def seen(self, count: int) -> None:
-        """Record that the only subscriber has seen the first `count` updates."""
-        num_seen = count - self.num_dropped
-        if len(self.subscriptions) != 1 or num_seen <= 0 or any(map(_has_logprobs, islice(self.updates, num_seen))):
-            return
-        dropped = self.updates[:num_seen]
-        for update in dropped:
-            if update.started is not None:
-                self._begun = update
-        self._last = dropped[-1]
-        self.num_dropped += len(dropped)
-        del self.updates[: len(dropped)]
-
-    def summary(self) -> list[Update]:
-        """Return the dropped updates as if all had arrived at once in the newest epoch."""
-        if self._begun is None or self._last is None:
-            return []
-        counts, checksums, epoch, *_, terminal, _, _ = self._last
-        none = (0,) * len(counts)
-        begun = self._begun._replace(counts=none, checksums=none)
-        runs = tuple([Run(choice, 0, tuple(self.fold.tokens[choice][:n])) for choice, n in enumerate(counts) if n])
-        return [begun, Update(counts, checksums, epoch, runs, None, terminal)] if runs or terminal else [begun]
+    def drop(self, count: int) -> bool:
+        """Forget the first `count` updates; return whether reading has to go on because of it."""
+        del self.unread[:count]
+        if self.unread:
+            return False
+        was_full, self.unread_bytes = self.is_full, 0
+        return was_full and not self.finished
 
     def fail(self, failure: BrokerError) -> None:
-        """End all iterations with `failure`, after the existing updates."""
+        """End the iteration with `failure`, after the existing updates."""
         self.failure = self.failure or failure
         self.notify()
 
     def notify(self) -> None:
-        """Wake up all subscribers."""
-        for subscription in self.subscriptions:
-            subscription.wake()
+        """Wake up the subscriber."""
+        if self.subscription is not None:
+            self.subscription.wake()
 
 
 class Subscription:
     """An async iterator of one reply's updates; ends after the terminal. End it with `close()` or `async with`.
 
-    Holds only its position in the shared state: a slow subscriber delays nobody. Iterating raises ReplyConflict,
-    WrongTenant, UnknownRequest.
+    Each has its own state, so a slow subscriber delays nobody. Iterating raises ReplyConflict, WrongTenant,
+    UnknownRequest.
     """
 
-    def __init__(self, state: ReplyState, tenant: str, on_close: Callable[["Subscription"], None]) -> None:
+    def __init__(
+        self, state: ReplyState, tenant: str, *, on_close: Callable[[], None], on_room: Callable[[], None]
+    ) -> None:
+        """`on_room` is called when the state is no longer full."""
         self._state = state
         self._tenant = tenant
         self._on_close = on_close
-        self._before = state.summary()
-        self._next = state.num_dropped
+        self._on_room = on_room
+        self._num_taken = 0
+        """Updates that were returned; they are dropped when the next ones are asked for."""
         self._admitted = False
         self._closed = False
         self._waiter: asyncio.Future[bool] | None = None
         self._loop = asyncio.get_running_loop()  # asking again for each wait costs a system call
+        state.subscription = self
 
     @property
     def request_id(self) -> str:
@@ -148,11 +139,12 @@ class Subscription:
         Raises as the iteration does, after the updates before the error. Only one task may wait at a time.
         """
         state = self._state
+        num_taken, self._num_taken = self._num_taken, 0
+        if num_taken and state.drop(num_taken):
+            self._on_room()
         while not self._closed:
-            start = self._next - state.num_dropped
-            coming = self._before[:most] or state.updates[start : start + most]
-            if coming:
-                return self._shown(coming)
+            if state.unread:
+                return self._shown(state.unread[:most])
             if state.finished:
                 break
             self._waiter = self._loop.create_future()
@@ -174,12 +166,8 @@ class Subscription:
                 if taken:
                     break
                 raise
-            if self._before:
-                self._before = self._before[1:]
-            else:
-                self._next += 1
             taken.append(update)
-        self._state.seen(self._next)
+        self._num_taken = len(taken)
         return taken
 
     def wake(self) -> None:
@@ -200,7 +188,7 @@ class Subscription:
         if not self._closed:
             self._closed = True
             self.wake()
-            self._on_close(self)
+            self._on_close()
 
     async def __aenter__(self) -> "Subscription":
         return self
@@ -213,7 +201,3 @@ class Subscription:
             self._admitted = update.started.tenant == self._tenant
         if not self._admitted:
             raise WrongTenant(f"{self._state.request_id}: the log belongs to another tenant")
-
-
-def _has_logprobs(update: Update) -> bool:
-    return update.prompt is not None or bool([run for run in update.runs if run.logprobs is not None])

@@ -18,11 +18,10 @@ from orcastream.gateway.replies.reply_writer import ReplyWriter
 from orcastream.gateway.replies.sse import KEEP_ALIVE
 from orcastream.gateway.replies.turns import Turns
 
-_LARGE_BYTES: Final = 256 * 1024
 _TURN_TOKENS: Final = 16
 """Tokens with log probabilities gathered in one turn of the event loop."""
 _TURN_BYTES: Final = 32 * 1024
-"""Bytes streamed in one turn of the event loop: about 16 tokens with the maximum number of log probabilities."""
+"""Bytes streamed in one turn of the event loop, and at once: about 16 tokens with the most log probabilities."""
 
 
 class ReadReply(NamedTuple):
@@ -81,7 +80,8 @@ async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenC
 async def stream(
     replies: Sequence[tuple[Updates, ReplyWriter]], request_id: str, failed: Callable[[ApiError], None]
 ) -> AsyncGenerator[bytes]:
-    """Yield the answer as events; events that are ready at the same time form one piece of bytes.
+    """Yield the answer as events; events that are ready at the same time form one piece of bytes, or
+    several if they are large.
 
     An error after the stream has begun is its last event, and `failed` is called with it. `request_id` is the client's
     id of the request.
@@ -102,11 +102,10 @@ async def stream(
                 for update in ready:
                     for part in writer.write(update):
                         written.append(part)  # one by one: what was made before an error is sent before it
-                        if len(part) >= _LARGE_BYTES:  # a prompt's log probabilities, repeated in each choice
+                        if turns.is_over(len(part)):  # so a client that reads slowly is sent no more than this at once
                             together = b"".join(written)
                             written.clear()
                             yield together
-                        if turns.is_over(len(part)):
                             await asyncio.sleep(0)
                     if update.prompt is not None:
                         await asyncio.sleep(0)  # see above

@@ -47,7 +47,7 @@ class ReplySession:
         model.readers.attach(request_id, accepted=stands_for_client)
         self._deadline_ms = request.deadline_ms if request is not None else model.redis.now_ms
         self._watch = Watch(request_id, tenant, ref, request if accepted else None)
-        self._gaps = TokenGaps(model.metrics.gaps, asyncio.get_running_loop().time())
+        self._gaps = TokenGaps(model.metrics.gaps)
 
     async def updates(self) -> Updates:
         """Yield the reply's updates up to the terminal one, as many as are available at a time; none in silence."""

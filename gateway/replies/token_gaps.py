@@ -1,5 +1,6 @@
 """The gaps between the tokens of one reply, as they arrive at the gateway."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from orcastream.broker.subscription import Update
@@ -10,29 +11,29 @@ from orcastream.telemetry.names import Gap
 class TokenGaps:
     """Counts the time from each arrival of tokens to the next. Simultaneous tokens are one arrival.
 
-    What counts is when this gateway read the tokens, not when a slow client took them.
+    What counts is when this gateway read the tokens, not when a slow client took them. That it read
+    nothing for a while because of a slow client is no gap.
     """
 
-    __slots__ = ("_by_kind", "_last_s", "_next", "_since_s", "_steady", "_worker")
+    __slots__ = ("_by_kind", "_last_s", "_next", "_steady", "_worker")
 
-    def __init__(self, by_kind: Mapping[Gap, Counts], since_s: float) -> None:
-        """`since_s`: when the client came, by the event loop's clock; all that had arrived before arrives then."""
+    def __init__(self, by_kind: Mapping[Gap, Counts]) -> None:
         self._by_kind = by_kind
-        self._since_s = since_s
         self._steady = self._next = by_kind[Gap.GENERATION]
-        self._last_s: float | None = None
+        self._last_s = -math.inf
+        """-inf before the first arrival, and where it is unknown."""
         self._worker: str | None = None
 
     def took(self, updates: Sequence[Update]) -> None:
         """Record updates, in their order."""
         for update in updates:
             if update.runs:
-                self._arrived(max(update.arrived_s, self._since_s))
+                self._arrived(update.arrived_s)
             elif update.started is not None:
                 self._began(update.started.worker)
 
     def _arrived(self, at_s: float) -> None:
-        if self._last_s is not None and at_s > self._last_s:
+        if at_s > self._last_s > -math.inf:
             self._next.record(at_s - self._last_s)
         self._last_s, self._next = at_s, self._steady
 

@@ -92,4 +92,4 @@ def _updates(found: Found, entries: Sequence[Any]) -> Sequence[Update]:
         pass  # start over, once per epoch that has a hole
     if followed.state.failure is not None:
         raise followed.state.failure
-    return followed.state.updates
+    return followed.state.unread

@@ -1,4 +1,4 @@
-"""A late follower of a reply sees all of it, although the reader keeps only a summary of what others have seen."""
+"""A late follower of a reply sees all of it, whatever others have seen before."""
 
 import pytest
 

@@ -20,9 +20,8 @@ def state() -> ReplyState:
 
 
 def subscribed(state: ReplyState) -> Subscription:
-    subscription = Subscription(state, "default", state.subscriptions.discard)
+    subscription = Subscription(state, "default", on_close=lambda: None, on_room=lambda: None)
     subscription._admitted = True
-    state.subscriptions.add(subscription)
     return subscription
 
 
@@ -61,7 +60,7 @@ async def test_a_stopped_process_reads_what_came_meanwhile(
         monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 3600)  # SIGSTOP, an hour, SIGCONT
         assert await taking == []
         assert await following.take() == []
-        state.publish(UPDATE)
+        state.publish(UPDATE, 1)
         assert await following.take() == [UPDATE]
 
 

@@ -20,7 +20,7 @@ def tokens(arrived_s: float) -> Update:
 
 def test_each_pause_is_counted_once_by_its_cause() -> None:
     counts = {gap: Counts((1.0, 5.0), {}) for gap in Gap}
-    gaps = TokenGaps(counts, 9)
+    gaps = TokenGaps(counts)
     gaps.took([begun("a"), tokens(10)])
     gaps.took([tokens(10.5), tokens(10.5)])
     gaps.took([])
@@ -39,7 +39,7 @@ def test_each_pause_is_counted_once_by_its_cause() -> None:
 
 def test_tokens_that_a_slow_client_takes_late_arrived_in_time() -> None:
     counts = {gap: Counts((1.0,), {}) for gap in Gap}
-    gaps = TokenGaps(counts, 9)
+    gaps = TokenGaps(counts)
     gaps.took([begun("a"), tokens(10)])
     gaps.took([tokens(10.5), tokens(11), begun("b"), tokens(15), tokens(15.5)])
     told = {gap: (one.counts, one.sum) for gap, one in counts.items()}
@@ -50,11 +50,11 @@ def test_tokens_that_a_slow_client_takes_late_arrived_in_time() -> None:
     }
 
 
-def test_tokens_replayed_on_resume_count_as_no_pause() -> None:
+def test_what_was_read_late_because_of_a_slow_client_is_no_pause() -> None:
     counts = {gap: Counts((1.0,), {}) for gap in Gap}
-    gaps = TokenGaps(counts, 9)
-    gaps.took([begun("a"), tokens(3), tokens(5)])
-    gaps.took([tokens(7)])
+    gaps = TokenGaps(counts)
+    gaps.took([begun("a"), tokens(3)])
+    gaps.took([tokens(float("-inf")), tokens(float("-inf")), tokens(9)])
     assert [sum(one.counts) for one in counts.values()] == [0, 0, 0]
     gaps.took([tokens(9.5)])
     assert [one.sum for one in counts.values()] == [0.5, 0, 0]
