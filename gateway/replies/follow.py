@@ -31,8 +31,8 @@ class Following:
         self._give_up_at = give_up_at
         self._is_overdue = False
         self._loop = asyncio.get_running_loop()
-        self.taken_at = self._loop.time()
-        """When updates last arrived, or their absence was noticed, by the loop's clock."""
+        self._quiet_since = self._loop.time()
+        """When updates were last asked for or arrived, or their absence was noticed, by the loop's clock."""
 
     async def __aenter__(self) -> Self:
         self._closing = asyncio.create_task(self._close_at_the_end())
@@ -52,11 +52,12 @@ class Following:
         `give_up_at`: Redis is away, or whoever ends overdue requests has too many of them. Later where this process was
         stopped.
         """
+        self._quiet_since = self._loop.time()  # a client may have taken long to read the last ones
         try:
             updates = await self._subscription.take(_TURN)
         except StopAsyncIteration:
             raise _to_be_continued() from None
-        self.taken_at = self._loop.time()
+        self._quiet_since = self._loop.time()
         if not updates and self._is_overdue:
             raise _overdue()
         if len(updates) == _TURN:
@@ -71,7 +72,7 @@ class Following:
         now = self._loop.time()
         if now - self._due_at > _STOPPED_S:
             self._give_up_at = max(self._give_up_at, now + _READING_S)
-        due_at = self.taken_at + self._keep_alive_s
+        due_at = self._quiet_since + self._keep_alive_s
         if due_at <= now:
             self._is_overdue = now > self._give_up_at
             self._subscription.nudge()

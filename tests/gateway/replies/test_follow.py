@@ -64,6 +64,22 @@ async def test_a_stopped_process_reads_what_came_meanwhile(
         assert await following.take() == [UPDATE]
 
 
+async def test_a_client_that_read_for_long_beyond_the_deadline_gets_what_is_to_be_read_then(
+    state: ReplyState, subscription: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading its log goes on only once it asks for more."""
+    loop, later_s = asyncio.get_running_loop(), 0.0
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + later_s)
+    give_up_at = loop.time() + 60
+    async with Following(subscription, asyncio.Event(), keep_alive_s=15, give_up_at=give_up_at) as following:
+        later_s = 3600
+        taking = asyncio.create_task(following.take())
+        await asyncio.sleep(0)
+        following._watch()
+        state.publish(UPDATE, 1)
+        assert await taking == [UPDATE]
+
+
 def test_silence_is_noticed_however_little_is_left_of_it(state: ReplyState) -> None:
     """uvloop, which gateways use, makes no timers for less than half a millisecond."""
 
