@@ -60,6 +60,8 @@ class PackedEmbedding(nn.Module):
         self.weight = PackedWeight(packed, packed.dtype)
         self.scale = scale
         self.num_embeddings, self.embedding_dim = packed.n, packed.k
+        # Where norms have no weights (OLMo), the model would have no parameter left that tells its device and dtype.
+        self.placeholder = nn.Parameter(torch.empty(0, dtype=packed.dtype), requires_grad=False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return rows `[..., embedding_dim]` for ids `[...]`."""

@@ -101,6 +101,15 @@ def test_compact_weights_are_shared_as_packed_ones_are(make_model: MakeModel) ->
     assert CompactWeights(least_bytes=0).apply(model) == 0
 
 
+def test_a_model_whose_weights_are_all_packed_keeps_its_dtype(make_model: MakeModel) -> None:
+    """The norms of OLMo have no weights, and the embedding is that of the packed head."""
+    model = make_model("olmo", tie_word_embeddings=True).to("cpu", torch.bfloat16)
+    expected = logits(model, 40)
+    assert apply_passes(model)["pack_linears"] == 7 * model.config.num_hidden_layers + 1
+    assert (model.dtype, model.device.type) == (torch.bfloat16, "cpu")
+    assert (logits(model, 40) - expected).float().norm() / expected.float().norm() < 0.05
+
+
 def test_int8_keeps_a_tied_embedding(make_model: MakeModel) -> None:
     """Only the multiplied weights are rounded, and logits stay close."""
     model = make_model("qwen3", tie_word_embeddings=True, hidden_size=128).to("cpu")
@@ -168,17 +177,6 @@ def test_weights_that_do_not_fit_8_bits_are_refused(monkeypatch: pytest.MonkeyPa
     for self_check in (True, False):
         with pytest.raises(UnsupportedModel, match=r"weight_dtype: got .int8., allowed .*: auto \(no linear"):
             generated(weight_dtype="int8", self_check=self_check)
-
-
-@pytest.mark.parametrize(("activation", "fused"), [("gelu", 2), ("silu", 2), ("gelu_10", 0)])
-def test_a_limited_activation_is_not_confused_with_another(make_model: MakeModel, activation: str, fused: int) -> None:
-    """Normal values stay below the limit of gelu_10; those of one token in thousands may not."""
-    model = make_model("llama", hidden_size=64, intermediate_size=64, hidden_act=activation).to("cpu")
-    x = 20 * torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = model.model.layers[0].mlp(x)
-        assert apply_passes(model)["fuse_gated_mlp"] == fused
-        torch.testing.assert_close(model.model.layers[0].mlp(x), expected, rtol=1e-4, atol=1e-3)
 
 
 def test_a_faulty_copy_is_found_in_a_layer_with_a_common_shape(
