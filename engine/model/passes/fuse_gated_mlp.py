@@ -22,6 +22,9 @@ from orcastream.engine.native.mlp import mlp
 _FAR = 1000
 """Factor for inputs that reach the limits of some activations."""
 
+_TELLING = 0.5
+"""Root mean square of gates whose activations differ enough: for small ones, GELU and its approximations are equal."""
+
 
 class FusedGatedMLP(nn.Module):
     """down(activation(gate(x)) * up(x)), gate and up computed by one module."""
@@ -64,11 +67,13 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToChec
         return False
     kind = (type(module), type(gate_up), gate_up.packed.n, gate_up.packed.k, gate_up.packed.dtype, down.packed.dtype)
     inputs = list(random_inputs(gate_up.packed.k, model.dtype, rows.of(kind)))
-    inputs.append(_FAR * inputs[-1])
-    expected = module(inputs[0]).float()
+    gates = gate_up(inputs[-1])[..., : down.in_features].float()
+    telling = inputs[-1] * (_TELLING / gates.square().mean().sqrt().clamp(min=1e-6))
+    inputs += [telling, _FAR * inputs[-1]]
+    expected = module(telling).float()
     errors = {}
     for activation in ACTIVATIONS:
-        found = FusedGatedMLP(gate_up, down, activation)(inputs[0]).float()
+        found = FusedGatedMLP(gate_up, down, activation)(telling).float()
         errors[activation] = float((found - expected).norm())
     fused = FusedGatedMLP(gate_up, down, min(errors, key=lambda each: errors[each]))
     # The fused steps skip a rounding to the model's dtype, after which the 8-bit values may differ.
