@@ -22,6 +22,9 @@ _LOOK_S = 0.5
 """A worker with room looks for requests to take over at least this often."""
 _TURN_S = 0.02
 """How long a request waits for idle workers before a worker takes it that yields to them, with up to 4 lanes."""
+_LEAST_AGE = 2
+"""How old a request is before a worker takes it in a long iteration, in such turns. Redis gives a waiting worker one
+request; for the next ones it looks one turn later."""
 _LONG_S = 0.2
 """A request that comes after this much of an iteration would wait long for the next one."""
 _EMPTY_LOOK_S = 2.0
@@ -149,8 +152,7 @@ class Intake:
             self._look_for_expired_at = now + (0 if claimed else self._pause_s())
         is_long = self._is_long
         if len(claimed) < most and not is_read_to_end:
-            # Redis gives a waiting worker one request; for the next ones it looks after its turn.
-            least_age_ms = int(2000 * self._turn_s) if is_long else 0
+            least_age_ms = int(1000 * _LEAST_AGE * self._turn_s) if is_long else 0
             claimed += await self._session.claimer.new(most - len(claimed), least_age_ms=least_age_ms)
             self._is_read_to_end = len(claimed) < most and not is_long
         self.saturated = len(claimed) >= most

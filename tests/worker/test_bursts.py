@@ -26,7 +26,7 @@ def hold_without_hurry(folder: Path) -> None:
     from orcastream.worker import intake
 
     hold(folder)
-    intake._LEAST_AGE_MS = int(PATIENCE_S * 1000)  # type: ignore[misc]
+    intake._LEAST_AGE = int(PATIENCE_S / intake._TURN_S)  # type: ignore[misc]
 
 
 def all_are_claimed(producer: Producer) -> bool:
