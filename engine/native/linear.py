@@ -99,7 +99,7 @@ class PackedLinear:
         Compact weights have `outliers`, int64, and the index of each panel's first one, int32, `[panels + 1]`.
         """
         self._functions = _functions(instruction_set)
-        self._instruction_set = instruction_set
+        self.instruction_set = instruction_set
         self.n, self.k, self.dtype = n, k, dtype
         self.memory = memory
         self.bias = bias
@@ -182,7 +182,7 @@ class PackedLinear:
         if first.dtype == torch.int8:
             scales = torch.cat([part.scales for part in parts if part.scales is not None])
             sums = torch.cat([part.sums for part in parts if part.sums is not None])
-        return cls(memory, n, first.k, first.dtype, bias, first._instruction_set, scales, sums)
+        return cls(memory, n, first.k, first.dtype, bias, first.instruction_set, scales, sums)
 
     def compact(self, left_memory: Callable[[int], torch.Tensor | None] = lambda _: None) -> "PackedLinear | None":
         """Return the same layer with bfloat16 weights in 12 bits, without loss, or None if that does not pay off.
@@ -209,7 +209,7 @@ class PackedLinear:
         outliers = torch.empty(num_outliers, dtype=torch.int64)
         functions.orca_compact_end(self._pointer, first.data_ptr(), outliers.data_ptr(), memory.data_ptr(), threads)
         return PackedLinear(
-            memory, self.n, self.k, self.dtype, self.bias, self._instruction_set, outliers=outliers, first_outlier=first
+            memory, self.n, self.k, self.dtype, self.bias, self.instruction_set, outliers=outliers, first_outlier=first
         )
 
     @property

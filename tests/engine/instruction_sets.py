@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orcastream.engine.native import elementwise, linear, mlp
+from orcastream.engine.native import elementwise, grouped, linear, mlp
 from orcastream.engine.native import library as library_module
 from orcastream.engine.native.build import library_path
 from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS, supported
@@ -37,5 +37,5 @@ def computes_with(instruction_set: str, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def _forget_the_fastest() -> None:
-    for found in (library, elementwise._functions, linear._functions, mlp._functions):
+    for found in (library, elementwise._functions, grouped._functions, linear._functions, mlp._functions):
         found.cache_clear()

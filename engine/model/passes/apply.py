@@ -14,6 +14,7 @@ from orcastream.engine.model.passes.fuse_decoder import FuseDecoder
 from orcastream.engine.model.passes.fuse_gated_mlp import FuseGatedMLP
 from orcastream.engine.model.passes.fuse_norm import FuseNorm
 from orcastream.engine.model.passes.merge_projections import MergeProjections
+from orcastream.engine.model.passes.pack_experts import PackExperts
 from orcastream.engine.model.passes.pack_linears import PackLinears
 from orcastream.engine.native.library import why_unavailable
 from orcastream.engine.triton_support import why_no_triton
@@ -40,7 +41,7 @@ def passes_unavailable(device: torch.device) -> str | None:
 
 def added_passes() -> tuple[type[Pass], ...]:
     """Return the registered passes of other packages, which are for CPUs."""
-    return tuple(each for each in PASSES.values() if each not in (PackLinears, *_ON_PACKED, *_ON_GPUS))
+    return tuple(each for each in PASSES.values() if each not in (PackExperts, PackLinears, *_ON_PACKED, *_ON_GPUS))
 
 
 def apply_passes(model: PreTrainedModel, int8: bool = False, added: Sequence[type[Pass]] = ()) -> dict[str, int]:
@@ -52,10 +53,10 @@ def apply_passes(model: PreTrainedModel, int8: bool = False, added: Sequence[typ
 
 
 def pack_linears(model: PreTrainedModel, int8: bool = False) -> dict[str, int]:
-    """Run the pass on which all others for CPUs build: it replaces linear layers one by one. A GPU has none."""
+    """Run the passes on which all others for CPUs build: they replace linear layers one by one. A GPU has none."""
     if model.device.type != "cpu":
         return {}
-    return _apply(model, {PackLinears.name: partial(PackLinears, int8)})
+    return _apply(model, {each.name: partial(each, int8) for each in (PackExperts, PackLinears)})
 
 
 def fuse_modules(model: PreTrainedModel, added: Sequence[type[Pass]] = ()) -> dict[str, int]:

@@ -102,8 +102,13 @@ class PackLinears(Pass):
 
 def packed_layers(model: nn.Module) -> list[tuple[str, PackedLinear]]:
     """Return all packed layers, each once, with the name of a module that has it."""
-    found = ((name, getattr(module, "packed", None)) for name, module in model.named_modules())
-    return list({id(packed): (name, packed) for name, packed in found if isinstance(packed, PackedLinear)}.values())
+    found = [
+        (name, packed)
+        for name, module in model.named_modules()
+        for packed in (getattr(module, "packed", None), *getattr(module, "packed_experts", ()))
+        if isinstance(packed, PackedLinear)
+    ]
+    return list({id(packed): (name, packed) for name, packed in found}.values())
 
 
 def packed_memory(model: nn.Module) -> list[torch.Tensor]:

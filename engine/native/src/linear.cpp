@@ -46,12 +46,8 @@ void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork&
         if (linear.format == COMPACT_BF16) return linear_by_tiles<COMPACT_BF16>(linear, x, y, team, thread);
         return linear_by_tiles<BF16>(linear, x, y, team, thread);
     }
-#elif defined(ORCA_COMPACT)
-    if (linear.format == COMPACT_BF16) return linear_by_vectors<CompactDot>(linear, x, y, work, team, thread);
 #endif
-    if (linear.format == F32) return linear_by_vectors<FloatDot>(linear, x, y, work, team, thread);
-    if (linear.format == INT8) return linear_by_vectors<ByteDot>(linear, x, y, work, team, thread);
-    linear_by_vectors<BfloatDot>(linear, x, y, work, team, thread);
+    with_dot(linear.format, [&](auto dot) { linear_by_vectors<decltype(dot)>(linear, x, y, work, team, thread); });
 }
 
 }  // namespace orca

@@ -324,17 +324,21 @@ void block_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range ro
     }
 }
 
+// Any number of rows, block by block.
+template <int32_t FORMAT>
+void rows_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
+    const int64_t size = rows.end - rows.begin, blocks = (size + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    for (int64_t index = 0; index < blocks; index++) {
+        const Range block = share(size, index, blocks);
+        block_by_tiles<FORMAT>(linear, x, y, {rows.begin + block.begin, rows.begin + block.end}, columns);
+    }
+}
+
 template <int32_t FORMAT>
 void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Team& team, int thread) {
     for (Stage stage = Stage::of_threads(team, thread); stage.take();) {
         const Part part = part_of(x.m, x.m, panels(linear.n), stage.piece(), team.size());
-        if (part.empty()) continue;
-        const int64_t size = part.rows.end - part.rows.begin, blocks = (size + BLOCK_ROWS - 1) / BLOCK_ROWS;
-        for (int64_t index = 0; index < blocks; index++) {
-            const Range rows = share(size, index, blocks);
-            block_by_tiles<FORMAT>(
-                linear, x, y, {part.rows.begin + rows.begin, part.rows.begin + rows.end}, part.columns);
-        }
+        if (!part.empty()) rows_by_tiles<FORMAT>(linear, x, y, part.rows, part.columns);
     }
 }
 

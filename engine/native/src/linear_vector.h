@@ -160,6 +160,11 @@ template <class Dot> class PackedRows {
         for (Stage stage(team, thread, {blocks_}); stage.take();) pack(rows(stage.piece()));
     }
 
+    // By one thread.
+    void pack() {
+        for (int64_t block = 0; block < blocks_; block++) pack(rows(block));
+    }
+
     // Write PANEL columns of the rows of a block, from `column` on, directly instead of packing them from x: [rows][PANEL].
     // k is a whole number of panels.
     template <class T> void put(Range rows, int64_t column, const T* from) {
@@ -319,6 +324,16 @@ void rows_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Row
             return true;
         });
     }
+}
+
+// Call `work` with the Dot that computes weights of that format.
+template <class Work> void with_dot(int32_t format, Work work) {
+#ifdef ORCA_COMPACT
+    if (format == COMPACT_BF16) return work(CompactDot{});
+#endif
+    if (format == F32) return work(FloatDot{});
+    if (format == INT8) return work(ByteDot{});
+    work(BfloatDot{});
 }
 
 }  // namespace orca

@@ -191,7 +191,7 @@ def test_a_faulty_copy_is_found_in_a_layer_with_a_common_shape(
         return pack(weight.flip(0) if weight is broken.weight else weight, bias)
 
     monkeypatch.setattr(PackedLinear, "pack", pack_wrongly)
-    assert pack_linears(model) == {"pack_linears": 7 * model.config.num_hidden_layers}
+    assert pack_linears(model)["pack_linears"] == 7 * model.config.num_hidden_layers
     assert model.model.layers[-1].mlp.up_proj is broken
     assert f"layers.{len(model.model.layers) - 1}.mlp.up_proj stays as it is" in caplog.text
 
