@@ -15,7 +15,7 @@ from orcastream.engine.batch.flat_batch import FlatBatch, IntArray
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.adapters.adapter import Adapter
 from orcastream.engine.model.adapters.adapter_rows import AdapterRows
-from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderLayer, DecoderModel
+from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderLayer, DecoderModel, GatedMLP, Mixture
 from orcastream.engine.native import decoder as native
 from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
@@ -41,7 +41,9 @@ class CompiledDecoder:
         self.model = model
         dtype = model.dtype
         embedding = model.embedding
-        self._layers = (native.DecoderLayer * len(model.layers))(*(_layer(layer) for layer in model.layers))
+        self._mixtures = [_Mixture(layer.mlp) if isinstance(layer.mlp, Mixture) else None for layer in model.layers]
+        layers = (_layer(*each) for each in zip(model.layers, self._mixtures, strict=True))
+        self._layers = (native.DecoderLayer * len(model.layers))(*layers)
         self._model = native.Decoder(
             layers=ctypes.addressof(self._layers),
             embedding=embedding.data_ptr() if isinstance(embedding, torch.Tensor) else None,
@@ -75,8 +77,8 @@ class CompiledDecoder:
         self._caches: _Caches | None = None
 
     def takes(self, adapters: Sequence[AdapterRows]) -> bool:
-        """Whether it computes iterations with these adapters: any."""
-        return True
+        """Whether it computes iterations with these adapters: any, if no layer has a mixture of experts."""
+        return not adapters or not any(self._mixtures)
 
     def forward(
         self,
@@ -206,12 +208,31 @@ def _kept_rows(batch: FlatBatch, given: AdapterRows) -> IntArray:
     return np.flatnonzero(np.isin(batch.logit_rows.numpy(), given.rows))
 
 
-def _layer(layer: DecoderLayer[PackedLinear]) -> native.DecoderLayer:
+class _Mixture:
+    """The structure of a mixture, and the arrays to which it refers."""
+
+    def __init__(self, mixture: Mixture[PackedLinear]) -> None:
+        parts = mixture.gate_up, mixture.down
+        self._parts = [np.array([each.address for each in part], np.uint64) for part in parts]
+        self._structure = native.Mixture(
+            mixture.router.address,
+            *(part.ctypes.data for part in self._parts),
+            len(mixture.gate_up),
+            mixture.choices,
+            mixture.normalizes,
+            mixture.activation,
+        )
+        self.address = ctypes.addressof(self._structure)
+
+
+def _layer(layer: DecoderLayer[PackedLinear], mixture: _Mixture | None) -> native.DecoderLayer:
+    mlp = layer.mlp if isinstance(layer.mlp, GatedMLP) else None
     return native.DecoderLayer(
         projections=layer.projections.address,
         output=layer.output.address,
-        gate_up=layer.gate_up.address,
-        down=layer.down.address,
+        gate_up=None if mlp is None else mlp.gate_up.address,
+        down=None if mlp is None else mlp.down.address,
+        mixture=None if mixture is None else mixture.address,
         input_norm=layer.input_norm.data_ptr(),
         post_norm=layer.post_norm.data_ptr(),
         query_norm=None if layer.query_norm is None else layer.query_norm.data_ptr(),

@@ -26,13 +26,37 @@ ATTRIBUTE = "orcastream_decoder"
 
 
 @dataclass(frozen=True, slots=True)
+class GatedMLP(Generic[L]):
+    """down(activation(gate) * up), with gate and up side by side."""
+
+    gate_up: L
+    down: L
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture(Generic[L]):
+    """Gated MLPs of one shape, of which each token takes the `choices` with the highest outputs of the router.
+
+    Their weights are the softmax of all outputs; if the mixture `normalizes`, those of a token's add up to one.
+    """
+
+    router: L
+    gate_up: tuple[L, ...]
+    down: tuple[L, ...]
+    choices: int
+    normalizes: bool
+    activation: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderLayer(Generic[L]):
-    """The weights of one layer: merged projections, norms in float32. `sites` are the names of the first four."""
+    """The weights of one layer: merged projections, norms in float32. `sites` are the names of projections, output, and
+    the two parts of a gated MLP.
+    """
 
     projections: L
     output: L
-    gate_up: L
-    down: L
+    mlp: GatedMLP[L] | Mixture[L]
     input_norm: torch.Tensor
     post_norm: torch.Tensor
     query_norm: torch.Tensor | None

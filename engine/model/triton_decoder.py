@@ -10,7 +10,7 @@ from orcastream.engine.attention.base import AttentionBackend, AttentionCall
 from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.adapters.adapter_rows import AdapterRows
-from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel
+from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel, GatedMLP
 from orcastream.engine.model.dense_linear import DenseLinear
 from orcastream.engine.native.maxima import RowMaxima
 from orcastream.schemas.model_limits import context_length
@@ -46,6 +46,7 @@ class TritonDecoder:
         self._embedding = model.embedding
         self._backend = backend
         self._angles = _angle_table(model, num_positions)
+        self._mlps = [each.mlp for each in model.layers if isinstance(each.mlp, GatedMLP)]
         self._head_norms = [
             None if each.query_norm is None or each.key_norm is None else torch.stack([each.query_norm, each.key_norm])
             for each in model.layers
@@ -88,7 +89,8 @@ class TritonDecoder:
                     return hidden.new_empty(0, model.head.n)
                 hidden, attended = (each.index_select(0, batch.logit_rows) for each in (hidden, attended))
             normed = add_norm(hidden, layer.output(attended), layer.post_norm, epsilon)
-            change = layer.down(gated(layer.gate_up(normed), model.activation))
+            mlp = self._mlps[index]
+            change = mlp.down(gated(mlp.gate_up(normed), model.activation))
         return model.head(add_norm(hidden, change, model.final_norm, epsilon))
 
     def _attend(

@@ -9,9 +9,19 @@ class DecoderLayer(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_void_p)
         for name in (
-            *("projections", "output", "gate_up", "down"),
+            *("projections", "output", "gate_up", "down", "mixture"),
             *("input_norm", "post_norm", "query_norm", "key_norm"),
         )
+    ]
+
+
+class Mixture(ctypes.Structure):
+    """The addresses of a mixture of experts, and its shape."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("router", "gate_up", "down")),
+        *((name, ctypes.c_int64) for name in ("num_experts", "choices")),
+        *((name, ctypes.c_int32) for name in ("normalizes", "activation")),
     ]
 
 

@@ -72,7 +72,8 @@ class GroupedLinear:
         if any((one.n, one.k, one.dtype) != (self.n, self.k, linears[0].dtype) for one in linears):
             raise ValueError("linears: got several shapes or formats, allowed: one")
         self._functions = _functions(linears[0].instruction_set)
-        self._addresses = np.array([one.address for one in linears], np.uint64)
+        self.addresses = np.array([one.address for one in linears], np.uint64)
+        """Of their structures, valid while they live."""
 
     def __call__(self, x: torch.Tensor, routes: Routes, rows: IntArray | None = None) -> torch.Tensor:
         """Return `[pairs, n]`, each pair's row of x `[..., k]` times the layer of its expert.
@@ -82,7 +83,7 @@ class GroupedLinear:
         if x.stride(1) != 1:
             x = x.contiguous()
         y = x.new_empty(len(routes.tokens), self.n)
-        linears = self._addresses[routes.experts]
+        linears = self.addresses[routes.experts]
         groups = _Groups(
             linears.ctypes.data,
             routes.offsets.ctypes.data,

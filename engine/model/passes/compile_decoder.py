@@ -3,14 +3,20 @@
 import logging
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.decoder_model import ATTRIBUTE
-from orcastream.engine.model.passes.base import Pass, register
+from orcastream.engine.model.decoder_model import ATTRIBUTE, Mixture
+from orcastream.engine.model.passes.base import Pass, plain, random_inputs, register
 from orcastream.engine.model.passes.merge_projections import MergedLinearLayer
+from orcastream.engine.model.passes.pack_experts import FusedGate, PackedExperts
 from orcastream.engine.model.passes.pack_linears import PackedEmbedding, PackedLinearLayer
 from orcastream.engine.model.passes.recognize import OtherKind, expect, recognize
+from orcastream.engine.native.elementwise import ACTIVATIONS
 from orcastream.engine.native.linear import PackedLinear
+
+_ROWS = 16
+"""With which a router is compared."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +55,46 @@ class _PackedLayers:
         packed: PackedLinear = merged.packed
         return packed
 
+    def mixture(self, router: Any, experts: Any) -> Mixture[PackedLinear]:
+        expect(isinstance(experts, PackedExperts), f"{type(experts).__name__} are not packed")
+        gate = experts.gate
+        if not isinstance(gate, FusedGate):
+            raise OtherKind("experts with a gate of their own")
+        weight, choices, normalizes = _recognize_router(router)
+        return Mixture(
+            PackedLinear.pack(weight),
+            experts.first.linears,
+            experts.second.linears,
+            choices,
+            normalizes,
+            ACTIVATIONS[gate.activation],
+        )
+
     def shared(self, embedding: Any) -> PackedLinear:
         expect(isinstance(embedding, PackedEmbedding), f"embeddings of another kind: {type(embedding).__name__}")
         expect(embedding.scale is None, "embeddings that are scaled")
         packed: PackedLinear = embedding.packed
         return packed
+
+
+def _recognize_router(router: Any) -> tuple[torch.Tensor, int, bool]:
+    """Return its weight, how many experts it chooses, and whether their weights add up to one.
+
+    It returns scores, and the weights and numbers of those that it chooses by the softmax of all scores.
+    """
+    name = type(router).__name__
+    expect(plain(router) and set(dict(router.named_parameters())) == {"weight"}, f"{name} has other weights")
+    weight: torch.Tensor = router.weight.detach()
+    (x,) = random_inputs(weight.shape[1], weight.dtype, [_ROWS])
+    found = router(x[0])
+    expect(isinstance(found, tuple) and len(found) == 3, f"{name} returns something else")
+    scores, weights, chosen = found
+    expect(torch.equal(scores, torch.nn.functional.linear(x[0], weight)), f"{name} computes other scores")
+    chances = scores.float().softmax(-1)
+    highest = chances.topk(chosen.shape[-1]).values
+    expect(torch.equal(chances.gather(1, chosen), highest), f"{name} chooses otherwise")
+    for normalizes in (False, True):
+        expected = highest / highest.sum(-1, keepdim=True) if normalizes else highest
+        if torch.allclose(weights.float(), expected, rtol=1e-2 if weight.dtype is torch.bfloat16 else 1e-5):
+            return weight, chosen.shape[-1], normalizes
+    raise OtherKind(f"{name} weighs otherwise")

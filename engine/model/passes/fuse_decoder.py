@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel
+from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel, Mixture
 from orcastream.engine.model.dense_linear import DenseLinear
 from orcastream.engine.model.passes.base import Pass, plain, register
 from orcastream.engine.model.passes.recognize import OtherKind, expect, recognize
@@ -56,6 +56,9 @@ class _DenseLayers:
         for layer in layers:
             self._expect_plain(layer)
         return DenseLinear.merge(layers)
+
+    def mixture(self, router: Any, experts: Any) -> Mixture[DenseLinear]:
+        raise OtherKind(f"a mixture of experts: {type(experts).__name__}")
 
     def shared(self, embedding: Any) -> DenseLinear:
         raise OtherKind(f"embeddings of another kind: {type(embedding).__name__}")

@@ -127,21 +127,21 @@ def _gate(module: Any, width: int) -> Gate:
     own: Gate = module._apply_gate
     (x,) = random_inputs(width, torch.float32, [_CHOICES])
     for activation in ACTIVATIONS if width % 2 == 0 else ():
-        fused = _Gated(activation)
+        fused = FusedGate(activation)
         if all(torch.allclose(own(each), fused(each), rtol=1e-5, atol=1e-6) for each in (x[0], _FAR * x[0])):
             return fused
     return own
 
 
-class _Gated:
+class FusedGate:
     """activation(gate) * up of rows that have gate and up side by side."""
 
     def __init__(self, activation: ActivationName) -> None:
-        self._activation: ActivationName = activation
+        self.activation: ActivationName = activation
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = x.chunk(2, dim=-1)
-        return gated(gate, up, self._activation)
+        return gated(gate, up, self.activation)
 
 
 @contextmanager

@@ -6,38 +6,41 @@ from typing import Any, Protocol, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.decoder_model import DecoderLayer, DecoderModel, Linear
+from orcastream.engine.model.decoder_model import DecoderLayer, DecoderModel, GatedMLP, Linear, Mixture
 from orcastream.engine.model.passes.base import plain
 from orcastream.engine.model.tiny_copy import thresholds
 
-KNOWN_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
+KNOWN_TYPES = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"}
 """Values of `model_type` that are of this kind with any configuration."""
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_MIXTURE = {"gate", "experts"}
 _SITES = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
 _ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}
 
 L = TypeVar("L", bound=Linear)
-L_co = TypeVar("L_co", bound=Linear, covariant=True)
 
 
 class OtherKind(Exception):
     """The model is not of that kind; the message says what differs."""
 
 
-class LinearLayers(Protocol[L_co]):
+class LinearLayers(Protocol[L]):
     """Turns linear layers of a model into those of a DecoderModel. Raises OtherKind for modules of another kind."""
 
-    def single(self, layer: Any) -> L_co:
+    def single(self, layer: Any) -> L:
         """Return the product that one layer computes."""
 
-    def merged(self, *layers: Any) -> L_co:
+    def merged(self, *layers: Any) -> L:
         """Return one product that computes exactly these layers, in their order."""
 
-    def shared(self, embedding: Any) -> L_co:
+    def mixture(self, router: Any, experts: Any) -> Mixture[L]:
+        """Return the mixture that these modules compute."""
+
+    def shared(self, embedding: Any) -> L:
         """Return the product of whose weights an embedding returns rows."""
 
 
@@ -75,7 +78,7 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
         num_kv_heads=num_kv_heads,
         head_size=head_size,
         rotary_size=rotary_size,
-        intermediate_size=layers[0].down.k,
+        intermediate_size=_intermediate_size(layers),
         dtype=model.dtype,
         epsilon=epsilon,
         scale=attention.scaling,
@@ -105,7 +108,7 @@ def _expect_parts(layer: Any) -> None:
     attention = set(dict(layer.self_attn.named_children()))
     expect(set(dict(layer.named_children())) == _LAYER, "layers of other parts")
     expect(attention in (_ATTENTION, _ATTENTION | _HEAD_NORMS), "attention of other parts")
-    expect(set(dict(layer.mlp.named_children())) == _MLP, "an MLP of other parts")
+    expect(set(dict(layer.mlp.named_children())) in (_MLP, _MIXTURE), "an MLP of other parts")
 
 
 def _layer(layer: Any, name: str, linears: LinearLayers[L]) -> DecoderLayer[L]:
@@ -118,14 +121,26 @@ def _layer(layer: Any, name: str, linears: LinearLayers[L]) -> DecoderLayer[L]:
     return DecoderLayer(
         projections=linears.merged(attention.q_proj, attention.k_proj, attention.v_proj),
         output=linears.single(attention.o_proj),
-        gate_up=linears.merged(mlp.gate_proj, mlp.up_proj),
-        down=linears.single(mlp.down_proj),
+        mlp=_mlp(mlp, linears),
         sites=(first, second, third, fourth),
         input_norm=_norm(layer.input_layernorm)[0],
         post_norm=_norm(layer.post_attention_layernorm)[0],
         query_norm=head_norms[0],
         key_norm=head_norms[1],
     )
+
+
+def _mlp(mlp: Any, linears: LinearLayers[L]) -> GatedMLP[L] | Mixture[L]:
+    if hasattr(mlp, "experts"):
+        return linears.mixture(mlp.gate, mlp.experts)
+    return GatedMLP(linears.merged(mlp.gate_proj, mlp.up_proj), linears.single(mlp.down_proj))
+
+
+def _intermediate_size(layers: tuple[DecoderLayer[L], ...]) -> int:
+    """Return that of gated MLPs; 0 if all layers are mixtures."""
+    sizes = {layer.mlp.down.k for layer in layers if isinstance(layer.mlp, GatedMLP)}
+    expect(len(sizes) <= 1, "MLPs of several sizes")
+    return max(sizes, default=0)
 
 
 def _norm(norm: Any, size: int | None = None) -> tuple[torch.Tensor, float]:

@@ -21,15 +21,22 @@ struct DecoderWork {
   AttentionWork attention;
   LinearWork linear;
   LinearWork gated;
+  MixtureWork mixture;
   Maxima maxima;
 
   void reserve(const OrcaDecoder& model, const OrcaDecoderCall& call, int threads) {
     if (call.highest) maxima.begin(call.num_rows, threads);
     for (int64_t index = 0; index < model.num_layers; ++index) {
       const OrcaDecoderLayer& layer = model.layers[index];
-      for (const Linear* each : {layer.projections, layer.output, layer.gate_up, layer.down}) {
-        linear.reserve(*each, call.num_tokens);
+      linear.reserve(*layer.projections, call.num_tokens);
+      linear.reserve(*layer.output, call.num_tokens);
+      if (layer.mixture) {
+        linear.reserve(*layer.mixture->router, call.num_tokens);
+        mixture.reserve(*layer.mixture, call.num_tokens, model.format);
+        continue;
       }
+      linear.reserve(*layer.gate_up, call.num_tokens);
+      linear.reserve(*layer.down, call.num_tokens);
       gated.reserve(*layer.down, call.num_tokens);
     }
     linear.reserve(*model.head, call.num_rows);
@@ -230,6 +237,10 @@ class Decoder {
   }
 
   void compute_mlp(const OrcaDecoderLayer& layer, int64_t index) {
+    if (layer.mixture) {
+      return mixture_team(*layer.mixture, rows_of(call_.normed, num_rows_), rows_of(call_.change, num_rows_), work_.linear,
+                          work_.mixture, team_, thread_);
+    }
     const Mlp mlp{layer.gate_up, layer.down, model_.activation};
     if (call_.num_adapters == 0 && mlp.fits(num_rows_)) {
       return mlp_team(mlp, rows_of(call_.normed, num_rows_), rows_of(call_.change, num_rows_), work_.linear, work_.gated,

@@ -1,17 +1,19 @@
 // A whole decoder of the common kind, computed by one call: embeddings; per layer a norm, merged projections, rotary
-// positions, attention over block tables, and a second norm with a gated MLP; then a final norm, the head, and on request
-// the highest logits. After the last attention only the requested rows are computed.
+// positions, attention over block tables, and a second norm with a gated MLP or a mixture of experts; then a final norm, the
+// head, and on request the highest logits. After the last attention only the requested rows are computed.
 
 #pragma once
 
 #include "attention.h"
 #include "linear.h"
+#include "mixture.h"
 
 struct OrcaDecoderLayer {
   const orca::Linear* projections;  // queries, keys and values side by side
   const orca::Linear* output;
   const orca::Linear* gate_up;  // side by side
   const orca::Linear* down;
+  const OrcaMixture* mixture;  // instead of both; or null
   const float* input_norm;  // [hidden_size]
   const float* post_norm;
   const float* query_norm;  // [head_size] or null

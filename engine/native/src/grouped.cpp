@@ -29,7 +29,9 @@ Rows rows_of_group(const OrcaGroups& groups, const Rows& x, Range range, int64_t
     if (m == 1) return {data + rows[0] * x.stride * size, 1, x.stride, x.format};
     static thread_local Scratch memory;
     char* to = memory.get<char>(m * width * size);
-    for (int64_t row = 0; row < m; row++) std::memcpy(to + row * width * size, data + rows[row] * x.stride * size, width * size);
+    for (int64_t row = 0; row < m; row++) {
+        std::memcpy(to + row * width * size, data + rows[row] * x.stride * size, width * size);
+    }
     return {to, m, width, x.format};
 }
 
@@ -86,6 +88,16 @@ template <class T> void combine(const Rows& x, const OrcaTerms& terms, const Row
     }
 }
 
+}  // namespace
+
+void grouped_linear_team(const OrcaGroups& groups, const Rows& x, const Rows& y, Team& team, int thread) {
+    const int64_t wanted = (PIECES_PER_THREAD * team.size() + groups.num_groups - 1) / groups.num_groups;
+    const int64_t splits = std::min(wanted, panels(groups.linears[0]->n));
+    for (Stage stage = Stage::queue(team, thread, groups.num_groups * splits); stage.take();) {
+        grouped_linear(groups, x, y, splits, stage.piece());
+    }
+}
+
 void combine_team(const Rows& x, const OrcaTerms& terms, const Rows& y, int64_t width, int thread, int threads) {
     const bool by_columns = y.m < threads;
     const Range rows = by_columns ? Range{0, y.m} : share(y.m, thread, threads);
@@ -100,22 +112,14 @@ void combine_team(const Rows& x, const OrcaTerms& terms, const Rows& y, int64_t 
     }
 }
 
-}  // namespace
 }  // namespace orca
 
-// y[i] = linear of its group (x[rows[i]]); x in the format that the layers take, which are all of one shape.
 extern "C" void orca_grouped_linear(const OrcaGroups* groups, const orca::Rows* x, const orca::Rows* y, int threads) {
     if (groups->num_groups == 0) return;
-    const int64_t wanted = (orca::PIECES_PER_THREAD * threads + groups->num_groups - 1) / groups->num_groups;
-    const int64_t splits = std::min(wanted, orca::panels(groups->linears[0]->n));
-    orca::run_team(threads, [&](orca::Team& team, int thread) {
-        for (orca::Stage stage = orca::Stage::queue(team, thread, groups->num_groups * splits); stage.take();) {
-            orca::grouped_linear(*groups, *x, *y, splits, stage.piece());
-        }
-    });
+    orca::run_team(
+        threads, [&](orca::Team& team, int thread) { orca::grouped_linear_team(*groups, *x, *y, team, thread); });
 }
 
-// Rows of `width` values; sums are float32, in the order of the terms, rounded once.
 extern "C" void orca_combine(
     const orca::Rows* x, const OrcaTerms* terms, const orca::Rows* y, int64_t width, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)

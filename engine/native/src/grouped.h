@@ -19,3 +19,15 @@ struct OrcaTerms {
     const float* weights;   // [y.m, count]
     int64_t count;
 };
+
+namespace orca {
+
+// Called by all threads of a team: y[i] = linear of its group (x[rows[i]]), x in the format that the layers take, which are
+// all of one shape; there is at least one. y is complete when all have returned.
+void grouped_linear_team(const OrcaGroups& groups, const Rows& x, const Rows& y, Team& team, int thread);
+
+// The share of one of `threads` threads of the sums of all rows of y, `width` values each: float32, in the order of the
+// terms, rounded once.
+void combine_team(const Rows& x, const OrcaTerms& terms, const Rows& y, int64_t width, int thread, int threads);
+
+}  // namespace orca

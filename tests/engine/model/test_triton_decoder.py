@@ -81,7 +81,7 @@ def test_the_modules_compute_the_same_with_merged_weights(family: str, triton_de
     for layer, own in zip(model.model.layers, decoder.layers, strict=True):
         for merged, parts in (
             (own.projections, (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)),
-            (own.gate_up, (layer.mlp.gate_proj, layer.mlp.up_proj)),
+            (own.mlp.gate_up, (layer.mlp.gate_proj, layer.mlp.up_proj)),
         ):
             memory = merged.weight.untyped_storage().data_ptr()
             assert all(part.weight.untyped_storage().data_ptr() == memory for part in parts)

@@ -40,8 +40,16 @@ SIZES = {
 SAME_KIND: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": 8},
+    "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2},
     "qwen2": {"head_dim": None, "hidden_size": 128},
     "qwen3": {"tie_word_embeddings": True},
+    "qwen3_moe": {
+        "num_experts": 40,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 40,
+        "norm_topk_prob": False,
+        "mlp_only_layers": [1],
+    },
 }
 
 
@@ -80,7 +88,7 @@ def test_logits_equal_those_of_the_model(family: str, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("wanted", [(1, 1, 1, 1), (0, 0, 3, 0), (0, 1, 0, 57), (70, 1, 9, 90)], ids=str)
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "mixtral"])
 def test_omitting_logits_changes_no_other_logits(family: str, wanted: tuple[int, ...]) -> None:
     """The given number of last logits of each request equal those computed when all are requested."""
     model = random_model(family, torch.float32, **SAME_KIND[family])
@@ -109,6 +117,42 @@ def test_the_highest_logits_are_found_with_them(dtype: torch.dtype, value: float
     assert logits.isnan().any(dim=1).tolist() == [math.isnan(value)] * sum(wanted)
     torch.testing.assert_close(maxima.values, logits.float().amax(dim=1), rtol=0, atol=0, equal_nan=True)
     assert maxima.places.tolist() == logits.float().argmax(dim=1).tolist()
+
+
+@pytest.mark.usefixtures("computes_with")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_experts_of_a_request_with_nan_disturb_no_other(dtype: torch.dtype) -> None:
+    """Its scores are NaN, too, and no expert is the highest; whichever are computed have rows of other requests."""
+    model = random_model("mixtral", dtype, **SAME_KIND["mixtral"])
+    assert apply_passes(model)["compile_decoder"] == 1
+    lengths = (3, 2, 9, 4)
+    expected = _last_logits(model, lengths, (1, 1, 1, 1))
+    with torch.inference_mode():
+        getattr(model, ATTRIBUTE).embedding[_ids(9)[-1]] = torch.nan
+    found = _last_logits(model, lengths, (1, 1, 1, 1))
+    assert found[2].isnan().all()
+    rounding = 1e-4 if dtype is torch.float32 else 0.05
+    for index in (1, 3):  # the first request has that token, too
+        torch.testing.assert_close(found[index], expected[index], rtol=rounding, atol=rounding)
+
+
+def test_routers_that_choose_otherwise_leave_the_model_to_its_modules(caplog: pytest.LogCaptureFixture) -> None:
+    """These choose by scores, of which the softmax is taken afterwards."""
+    model = random_model("mixtral", torch.float32, **SAME_KIND["mixtral"])
+
+    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            scores, _, chosen = super().forward(x)
+            return scores, scores.gather(1, chosen).sigmoid(), chosen
+
+    for layer in model.model.layers:
+        layer.mlp.gate.__class__ = Router
+    reference = Reference.of(model, 128)
+    caplog.set_level("INFO")
+    replaced = apply_passes(model)
+    assert (replaced["pack_experts"], replaced["compile_decoder"]) == (3, 0)
+    assert "module by module: Router weighs otherwise" in caplog.text
+    check_loaded(model, NativeBackend(), reference)
 
 
 def _last_logits(model: PreTrainedModel, lengths: Sequence[int], wanted: Sequence[int]) -> list[torch.Tensor]:
