@@ -7,7 +7,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from orcastream.bench.shapes import Shape
 from orcastream.cli.errors import UserError
@@ -25,7 +31,7 @@ def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
         raise UserError(f"directory: got {str(directory)!r}, allowed: {allowed}")
     config = model_config(shape)
     with torch.device("meta"):
-        names = dict(Qwen3ForCausalLM(config).named_parameters())
+        names = dict(AutoModelForCausalLM.from_config(config).named_parameters())
     weights = _random(names, config.initializer_range, seed)
     written = directory / "model.safetensors"
     save_file(weights, written, metadata={"format": "pt"})
@@ -37,18 +43,21 @@ def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
     return sum(weight.numel() for weight in weights.values())
 
 
-def model_config(shape: Shape) -> Qwen3Config:
+def model_config(shape: Shape) -> PreTrainedConfig:
     """Return the configuration of a checkpoint of that shape."""
+    kind, architecture = (
+        (Qwen3MoeConfig, "Qwen3MoeForCausalLM") if shape.num_experts else (Qwen3Config, "Qwen3ForCausalLM")
+    )
     settings: dict[str, Any] = {
-        **vars(shape),
+        **{name: value for name, value in vars(shape).items() if value or not name.startswith(("num_experts", "moe"))},
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
         "dtype": torch.bfloat16,
-        "architectures": ["Qwen3ForCausalLM"],
+        "architectures": [architecture],
         "bos_token_id": None,
         "eos_token_id": 2,
         "pad_token_id": 0,
     }
-    return Qwen3Config(**settings)
+    return kind(**settings)
 
 
 def _random(names: dict[str, torch.Tensor], deviation: float, seed: int) -> dict[str, torch.Tensor]:

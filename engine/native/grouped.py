@@ -8,9 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library
 from orcastream.engine.native.linear import PackedLinear, Rows
 from orcastream.engine.native.team import team_size
+
+_LINE_BYTES = 64
 
 _VALUES_PER_THREAD = 16384
 """Fewer are added sooner than a thread starts."""
@@ -63,17 +66,67 @@ class Routes:
         self.places.reshape(-1)[kept] = np.arange(len(kept))
 
 
+class _SideBySide:
+    """Memory of several parts of one size: small ones alone could not be moved into large pages."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._num_given = 0
+        self.memory = torch.empty(0, dtype=torch.uint8)
+
+    def __call__(self, num_bytes: int) -> torch.Tensor:
+        """Return the next part."""
+        stride = -(-num_bytes // _LINE_BYTES) * _LINE_BYTES
+        if not len(self.memory):
+            self.memory = empty_bytes(self._count * stride)
+        begin = self._num_given * stride
+        self._num_given += 1
+        return self.memory[begin : begin + num_bytes]
+
+
 class GroupedLinear:
     """Linear layers of one shape and format, by number."""
 
-    def __init__(self, linears: Sequence[PackedLinear]) -> None:
+    @classmethod
+    def pack(
+        cls,
+        weights: Sequence[torch.Tensor],
+        biases: Sequence[torch.Tensor] | None = None,
+        instruction_set: str | None = None,
+        *,
+        int8: bool = False,
+    ) -> "GroupedLinear":
+        """Pack copies of weights, each `[n, k]`, in their own format or in `int8`, and of biases, each `[n]`."""
+        memory, make = _SideBySide(len(weights)), PackedLinear.quantize if int8 else PackedLinear.pack
+        own = [None] * len(weights) if biases is None else biases
+        linears = [
+            make(weight, bias, instruction_set, allocate=memory) for weight, bias in zip(weights, own, strict=True)
+        ]
+        return cls(linears, memory.memory)
+
+    def __init__(self, linears: Sequence[PackedLinear], memory: torch.Tensor | None = None) -> None:
+        """`memory` has the weights of all, if they are side by side."""
         self.linears = tuple(linears)
+        self.memory = memory
         self.n, self.k = linears[0].n, linears[0].k
         if any((one.n, one.k, one.dtype) != (self.n, self.k, linears[0].dtype) for one in linears):
             raise ValueError("linears: got several shapes or formats, allowed: one")
         self._functions = _functions(linears[0].instruction_set)
         self.addresses = np.array([one.address for one in linears], np.uint64)
         """Of their structures, valid while they live."""
+
+    def compact(self) -> "GroupedLinear | None":
+        """Return the same layers with weights in 12 bits, or None if that does not pay off for all of them."""
+        memory = _SideBySide(len(self.linears))
+        linears = [one.compact(memory) for one in self.linears]
+        whole = [one for one in linears if one is not None]
+        return GroupedLinear(whole, memory.memory) if len(whole) == len(linears) else None
+
+    def adopt(self, other: "GroupedLinear") -> None:
+        """Compute with the weights of the same layers in another form."""
+        for own, adopted in zip(self.linears, other.linears, strict=True):
+            own.adopt(adopted)
+        self.memory = other.memory
 
     def __call__(self, x: torch.Tensor, routes: Routes, rows: IntArray | None = None) -> torch.Tensor:
         """Return `[pairs, n]`, each pair's row of x `[..., k]` times the layer of its expert.

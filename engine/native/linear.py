@@ -13,6 +13,9 @@ from orcastream.engine.native.library import library
 PANEL = 32
 """Columns of a panel."""
 
+Allocate = Callable[[int], torch.Tensor]
+"""Returns memory of that many bytes, uint8, aligned to 64."""
+
 _ROWS_AT_ONCE = 4096
 """Rows of a weight that are quantized together, so that their float32 copy stays small."""
 
@@ -122,15 +125,20 @@ class PackedLinear:
         bias: torch.Tensor | None = None,
         instruction_set: str | None = None,
         threads: int | None = None,
+        allocate: Allocate = empty_bytes,
     ) -> "PackedLinear":
         """Pack a copy of `weight`, `[n, k]`, in its own format, and of `bias`, `[n]`; `threads` None: torch's."""
         own_bias = None if bias is None else bias.detach().to(torch.float32, copy=True)
-        memory = cls._panels(weight, instruction_set, threads)
+        memory = cls._panels(weight, instruction_set, threads, allocate)
         return cls(memory, weight.shape[0], weight.shape[1], weight.dtype, own_bias, instruction_set)
 
     @classmethod
     def quantize(
-        cls, weight: torch.Tensor, bias: torch.Tensor | None = None, instruction_set: str | None = None
+        cls,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        instruction_set: str | None = None,
+        allocate: Allocate = empty_bytes,
     ) -> "PackedLinear":
         """Pack `weight`, `[n, k]`, in int8: each row times 127 over its largest magnitude, rounded."""
         n, k = weight.shape
@@ -145,14 +153,16 @@ class PackedLinear:
             rounded[begin : begin + len(part)] = whole.to(torch.int8)
             sums[begin : begin + len(part)] = whole.sum(dim=1).to(torch.int32)
         own_bias = None if bias is None else bias.detach().to(torch.float32, copy=True)
-        memory = cls._panels(rounded, instruction_set)
+        memory = cls._panels(rounded, instruction_set, None, allocate)
         return cls(memory, n, k, torch.int8, own_bias, instruction_set, scales, sums)
 
     @staticmethod
-    def _panels(weight: torch.Tensor, instruction_set: str | None, threads: int | None = None) -> torch.Tensor:
+    def _panels(
+        weight: torch.Tensor, instruction_set: str | None, threads: int | None, allocate: Allocate
+    ) -> torch.Tensor:
         functions = _functions(instruction_set)
         (n, k), form = weight.shape, FORMATS[weight.dtype]
-        memory = empty_bytes(functions.orca_linear_bytes(form, n, k))
+        memory = allocate(functions.orca_linear_bytes(form, n, k))
         source = weight.detach().contiguous()
         threads = threads or torch.get_num_threads()
         functions.orca_linear_pack(form, source.data_ptr(), n, k, memory.data_ptr(), threads)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from orcastream.bench.main import main
+from orcastream.bench.random_model import model_config
 from orcastream.bench.shapes import SHAPES
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.schemas.sampling import SamplingParams
@@ -29,6 +30,16 @@ def test_the_shape_is_that_of_qwen3() -> None:
     assert (shape.hidden_size, shape.num_hidden_layers, shape.num_attention_heads) == (1024, 28, 16)
     assert (shape.num_key_value_heads, shape.head_dim, shape.intermediate_size) == (8, 128, 3072)
     assert (shape.vocab_size, shape.max_position_embeddings) == (151_936, 40_960)
+
+
+def test_a_shape_with_experts_is_that_of_qwen3_moe() -> None:
+    """The others have no such settings."""
+    config = model_config(SHAPES["qwen3-moe-0.7b"])
+    assert (config.model_type, config.architectures) == ("qwen3_moe", ["Qwen3MoeForCausalLM"])
+    assert (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size) == (64, 8, 384)
+    dense = model_config(SHAPES["qwen3-tiny"])
+    assert dense.model_type == "qwen3"
+    assert not hasattr(dense, "num_experts")
 
 
 def test_existing_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

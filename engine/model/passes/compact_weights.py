@@ -1,10 +1,13 @@
 """The pass that stores bfloat16 weights in 12 bits."""
 
+from functools import partial
+
 import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine.model.passes.base import Pass, RowsToCheck, random_inputs, register, same
-from orcastream.engine.model.passes.pack_linears import packed_layers
+from orcastream.engine.model.passes.pack_linears import packed_groups, packed_layers, packed_memory
+from orcastream.engine.native.grouped import GroupedLinear
 from orcastream.engine.native.linear import PackedLinear
 
 LEAST_BYTES = 256 << 20
@@ -24,11 +27,11 @@ class CompactWeights(Pass):
 
     def apply(self, model: PreTrainedModel) -> int:
         """Replace weights one after another, each in memory that another one has left, if it fits."""
-        layers = packed_layers(model)
-        if sum(packed.memory.nbytes for _, packed in layers) < self._least_bytes:
+        if sum(memory.nbytes for memory in packed_memory(model)) < self._least_bytes:
             return 0
         rows, left = RowsToCheck(), _LeftMemory()
-        return sum(_make_compact(name, packed, rows, left) for name, packed in layers)
+        count = sum(_make_compact(name, packed, rows, left) for name, packed in packed_layers(model))
+        return count + sum(_make_group_compact(name, group, rows) for name, group in packed_groups(model))
 
 
 class _LeftMemory:
@@ -53,12 +56,25 @@ class _LeftMemory:
 
 def _make_compact(name: str, packed: PackedLinear, rows: RowsToCheck, left: _LeftMemory) -> bool:
     compact = packed.compact(left.take)
-    if compact is None:
+    if compact is None or not _are_same(name, packed, compact, rows):
         return False
+    left.add(packed.memory)
+    packed.adopt(compact)
+    return True
+
+
+def _make_group_compact(name: str, group: GroupedLinear, rows: RowsToCheck) -> int:
+    """Make all layers of a group compact; return how many that are."""
+    compact = group.compact()
+    if compact is None or not all(map(partial(_are_same, name, rows=rows), group.linears, compact.linears)):
+        return 0
+    group.adopt(compact)
+    return len(group.linears)
+
+
+def _are_same(name: str, packed: PackedLinear, compact: PackedLinear, rows: RowsToCheck) -> bool:
     kind = packed.n, packed.k
     if not same(name, packed, compact, random_inputs(packed.k, packed.dtype, rows.of(kind))):
         return False
     rows.passed(kind)
-    left.add(packed.memory)
-    packed.adopt(compact)
     return True

@@ -21,7 +21,6 @@ from orcastream.engine.model.passes.base import (
 )
 from orcastream.engine.native.elementwise import ACTIVATIONS, ActivationName, gated
 from orcastream.engine.native.grouped import GroupedLinear, Routes, combine
-from orcastream.engine.native.linear import PackedLinear
 
 _CHOICES = 4
 """Experts per token in checks, at most."""
@@ -42,9 +41,9 @@ class PackedExperts(nn.Module):
         self.num_experts = len(first.linears)
 
     @property
-    def packed_experts(self) -> tuple[PackedLinear, ...]:
-        """All layers of all experts."""
-        return (*self.first.linears, *self.second.linears)
+    def packed_groups(self) -> tuple[GroupedLinear, GroupedLinear]:
+        """The layers of all experts."""
+        return self.first, self.second
 
     def forward(self, x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return `[..., hidden]` for x `[..., hidden]` and the experts of each row, `[rows, choices]`, with weights."""
@@ -64,7 +63,7 @@ class PackExperts(Pass):
     """
 
     def __init__(self, int8: bool = False) -> None:
-        self._pack = PackedLinear.quantize if int8 else PackedLinear.pack
+        self._int8 = int8
         self._tolerance = ROUNDED_TOLERANCE if int8 else None
 
     def apply(self, model: PreTrainedModel) -> int:
@@ -94,12 +93,8 @@ class PackExperts(Pass):
 
     def _packed(self, module: nn.Module, name: str) -> GroupedLinear:
         weights, biases = getattr(module, name), getattr(module, f"{name}_bias", None)
-        return GroupedLinear(
-            [
-                self._pack(weight.T if module.is_transposed else weight, None if biases is None else biases[index])
-                for index, weight in enumerate(weights)
-            ]
-        )
+        own = [weight.T if module.is_transposed else weight for weight in weights]
+        return GroupedLinear.pack(own, biases, int8=self._int8)
 
 
 def _fits(module: nn.Module) -> bool:

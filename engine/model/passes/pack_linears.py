@@ -17,6 +17,7 @@ from orcastream.engine.model.passes.base import (
     replace,
     same,
 )
+from orcastream.engine.native.grouped import GroupedLinear
 from orcastream.engine.native.linear import PackedLinear
 
 _SAMPLED_IDS = 4096
@@ -102,18 +103,19 @@ class PackLinears(Pass):
 
 def packed_layers(model: nn.Module) -> list[tuple[str, PackedLinear]]:
     """Return all packed layers, each once, with the name of a module that has it."""
-    found = [
-        (name, packed)
-        for name, module in model.named_modules()
-        for packed in (getattr(module, "packed", None), *getattr(module, "packed_experts", ()))
-        if isinstance(packed, PackedLinear)
-    ]
-    return list({id(packed): (name, packed) for name, packed in found}.values())
+    found = ((name, getattr(module, "packed", None)) for name, module in model.named_modules())
+    return list({id(packed): (name, packed) for name, packed in found if isinstance(packed, PackedLinear)}.values())
+
+
+def packed_groups(model: nn.Module) -> list[tuple[str, GroupedLinear]]:
+    """Return the layers of experts, with the name of their module."""
+    return [(name, group) for name, module in model.named_modules() for group in getattr(module, "packed_groups", ())]
 
 
 def packed_memory(model: nn.Module) -> list[torch.Tensor]:
     """Return the memory of all packed weights, each once."""
-    return [packed.memory for _, packed in packed_layers(model)]
+    groups = [group.memory for _, group in packed_groups(model) if group.memory is not None]
+    return [*(packed.memory for _, packed in packed_layers(model)), *groups]
 
 
 def _own_memory(model: PreTrainedModel) -> None:

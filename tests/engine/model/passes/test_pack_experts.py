@@ -12,7 +12,7 @@ from orcastream.engine import OrcaEngine
 from orcastream.engine.model.passes import apply_passes, pack_linears, passes_unavailable
 from orcastream.engine.model.passes.compact_weights import CompactWeights
 from orcastream.engine.model.passes.pack_experts import PackedExperts, PackExperts
-from orcastream.engine.model.passes.pack_linears import packed_layers
+from orcastream.engine.model.passes.pack_linears import packed_groups, packed_layers, packed_memory
 from orcastream.engine.native.linear import PackedLinear
 from tests.engine.model.passes.test_passes import logits
 from tests.engine.model.survey import tiny_model
@@ -87,7 +87,7 @@ def test_experts_in_8_bits_are_close() -> None:
     model = tiny("qwen3_moe")
     expected = logits(model, 40)
     assert pack_linears(model, int8=True)["pack_experts"] == len(packed_experts(model))
-    assert all(one.dtype == torch.int8 for each in packed_experts(model) for one in each.packed_experts)
+    assert all(one.dtype == torch.int8 for _, group in packed_groups(model) for one in group.linears)
     assert 1e-5 < error_of(logits(model, 40), expected) < 0.1
 
 
@@ -97,10 +97,13 @@ def test_experts_become_compact_with_the_other_layers() -> None:
     model = tiny("mixtral", torch.bfloat16)
     apply_passes(model)
     expected = logits(model, 40)
-    experts = {id(one) for each in packed_experts(model) for one in each.packed_experts}
-    assert experts <= {id(packed) for _, packed in packed_layers(model)}
-    CompactWeights(least_bytes=0).apply(model)
-    assert any(one.is_compact for each in packed_experts(model) for one in each.packed_experts)
+    before = [memory.nbytes for memory in packed_memory(model)]
+    layers = [one for _, group in packed_groups(model) for one in group.linears]
+    assert CompactWeights(least_bytes=0).apply(model) == len(layers) + len(packed_layers(model))
+    assert all(one.is_compact for one in layers)
+    after = [memory.nbytes for memory in packed_memory(model)]
+    assert len(before) == len(after) == len(packed_layers(model)) + len(packed_groups(model))
+    assert sum(after) < 0.8 * sum(before)
     assert error_of(logits(model, 40), expected) < 0.02
 
 
@@ -124,8 +127,8 @@ def test_experts_that_compute_otherwise_stay(monkeypatch: pytest.MonkeyPatch, ca
     model = tiny("mixtral")
     pack = PackedLinear.pack
 
-    def pack_wrongly(weight: torch.Tensor, *others: Any) -> PackedLinear:
-        return pack(weight.flip(0), *others)
+    def pack_wrongly(weight: torch.Tensor, *others: Any, **named: Any) -> PackedLinear:
+        return pack(weight.flip(0), *others, **named)
 
     expected = logits(model, 40)
     monkeypatch.setattr(PackedLinear, "pack", pack_wrongly)
