@@ -136,25 +136,6 @@ def test_experts_of_a_request_with_nan_disturb_no_other(dtype: torch.dtype) -> N
         torch.testing.assert_close(found[index], expected[index], rtol=rounding, atol=rounding)
 
 
-def test_routers_that_choose_otherwise_leave_the_model_to_its_modules(caplog: pytest.LogCaptureFixture) -> None:
-    """These choose by scores, of which the softmax is taken afterwards."""
-    model = random_model("mixtral", torch.float32, **SAME_KIND["mixtral"])
-
-    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            scores, _, chosen = super().forward(x)
-            return scores, scores.gather(1, chosen).sigmoid(), chosen
-
-    for layer in model.model.layers:
-        layer.mlp.gate.__class__ = Router
-    reference = Reference.of(model, 128)
-    caplog.set_level("INFO")
-    replaced = apply_passes(model)
-    assert (replaced["pack_experts"], replaced["compile_decoder"]) == (3, 0)
-    assert "module by module: Router weighs otherwise" in caplog.text
-    check_loaded(model, NativeBackend(), reference)
-
-
 def _last_logits(model: PreTrainedModel, lengths: Sequence[int], wanted: Sequence[int]) -> list[torch.Tensor]:
     """Return the last logits of several requests in one batch."""
     runner, batch = _batch(model, lengths, wanted)
