@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library
-from orcastream.engine.native.linear import PackedLinear, Rows
+from orcastream.engine.native.linear import PACKED_INPUTS, PackedLinear, Rows
 from orcastream.engine.native.team import team_size
 
 _LINE_BYTES = 64
@@ -131,8 +131,13 @@ class GroupedLinear:
     def __call__(self, x: torch.Tensor, routes: Routes, rows: IntArray | None = None) -> torch.Tensor:
         """Return `[pairs, n]`, each pair's row of x `[..., k]` times the layer of its expert.
 
-        `rows` has the row of each pair, `[pairs]`; without it, x has a row for each pair.
+        `rows` has the row of each pair, `[pairs]`; without it, x has a row for each pair. Raises ValueError if x is not
+        in a format that the layers take.
         """
+        allowed = PACKED_INPUTS[self.linears[0].dtype]
+        if x.dtype not in allowed or x.shape[-1] != self.k:
+            names = " or ".join(map(str, allowed))
+            raise ValueError(f"x: got {x.dtype} {tuple(x.shape)}, allowed: {names} [..., {self.k}]")
         if x.stride(1) != 1:
             x = x.contiguous()
         y = x.new_empty(len(routes.tokens), self.n)

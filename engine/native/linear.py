@@ -22,11 +22,12 @@ _ROWS_AT_ONCE = 4096
 _WEIGHTS_PER_OUTLIER = 512
 """Fewest: the product of an outlier takes as long as that of some 20 other weights."""
 
-_PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
+PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.bfloat16: (torch.bfloat16,),
     torch.float32: (torch.float32,),
     torch.int8: (torch.bfloat16, torch.float32),
 }
+"""Formats of x that weights in each format take."""
 
 
 class _Linear(ctypes.Structure):
@@ -237,7 +238,7 @@ class PackedLinear:
 
     def __call__(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return `[..., n]` in `dtype` (default: that of x) for x `[..., k]` in the weight's format."""
-        allowed = _PACKED_INPUTS[self.dtype]
+        allowed = PACKED_INPUTS[self.dtype]
         if x.dtype not in allowed or x.shape[-1] != self.k:
             names = " or ".join(map(str, allowed))
             raise ValueError(f"x: got {x.dtype} {tuple(x.shape)}, allowed: {names} [..., {self.k}]")

@@ -143,3 +143,12 @@ def test_layers_of_several_shapes_are_refused(instruction_set: str) -> None:
     packed = [PackedLinear.pack(torch.zeros(n, 32), instruction_set=instruction_set) for n in (32, 64)]
     with pytest.raises(ValueError, match="linears: got several shapes or formats, allowed: one"):
         GroupedLinear(packed)
+
+
+@pytest.mark.parametrize(("dtype", "k"), [(torch.bfloat16, 32), (torch.float32, 33)])
+def test_rows_in_another_form_are_refused(instruction_set: str, dtype: torch.dtype, k: int) -> None:
+    """The operator would read beyond them."""
+    layers = GroupedLinear.pack([torch.zeros(8, 32)], instruction_set=instruction_set)
+    routes = Routes(torch.zeros(2, 1, dtype=torch.long), 1)
+    with pytest.raises(ValueError, match=r"x: got .*, allowed: torch.float32 \[..., 32\]"):
+        layers(torch.zeros(2, k, dtype=dtype), routes)
