@@ -9,16 +9,21 @@ from orcastream.schemas.events import EventId
 
 def places(following: Sequence[FollowedLog]) -> Sequence[FollowedLog]:
     """Return one of those that are at the same position of a log; those of one log in the order of their positions."""
-    if len({one.key for one in following}) == len(following):
+    num_logs = len({one.key for one in following})
+    if num_logs == len(following):
         return following
-    return sorted({(one.key, one.last_id): one for one in following}.values(), key=_position)
+    each_once = list({(one.key, one.last_id): one for one in following}.values())
+    return each_once if num_logs == len(each_once) else sorted(each_once, key=_position)
 
 
 def read_from(asking: Sequence[FollowedLog]) -> Mapping[bytes, Sequence[bytes]]:
     """Return the read positions of each log, by key, in the order of `asking`."""
-    read = {one.key: (one.last_id,) for one in asking}
+    read = {one.key: [one.last_id] for one in asking}
     if len(read) < len(asking):
-        return {key: tuple([one.last_id for one in asking if one.key == key]) for key in read}
+        for positions in read.values():
+            positions.clear()
+        for one in asking:
+            read[one.key].append(one.last_id)
     return read
 
 
