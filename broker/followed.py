@@ -21,6 +21,7 @@ class FollowedLog:
     __slots__ = (
         "arrived_s",
         "checked_at",
+        "entry_bytes",
         "has_ended",
         "has_paused",
         "heard_at",
@@ -45,6 +46,8 @@ class FollowedLog:
         """When something last arrived, and when to check for more, if logs are read one by one."""
         self.arrived_s = now
         """When the entries being taken were read: see `Update.arrived_s`."""
+        self.entry_bytes = 0
+        """Of the newest entry: how large those that follow it are likely to be."""
         self.has_paused = False
         """Whether nothing was read since the last entries because the subscriber had too much unread."""
         self.has_ended = False
@@ -76,6 +79,7 @@ class FollowedLog:
     def take(self, entry: Sequence[Any]) -> bool:
         """Fold one entry in; False if the log must be read again from its start."""
         self.last_id = entry[0]
+        self.entry_bytes = sum(map(len, entry[1]))
         decoded = decode_entry(entry)
         if decoded is None or self.state.finished:
             return True
@@ -84,14 +88,14 @@ class FollowedLog:
             self.state.fail(IdInUse(self.state.request_id))
             return True
         try:
-            self._fold(event_id, event, sum(map(len, entry[1])))
+            self._fold(event_id, event)
         except Gap as gap:
             return self._hole(event_id, event, gap)
         except ReplyConflict as conflict:
             self.state.fail(conflict)
         return True
 
-    def _fold(self, event_id: EventId, event: Event, encoded_bytes: int) -> None:
+    def _fold(self, event_id: EventId, event: Event) -> None:
         fold = self.state.fold
         before, told = fold.started, fold.prompt_told
         runs = tuple(fold.feed(event_id, event))
@@ -103,7 +107,7 @@ class FollowedLog:
             terminal = event if isinstance(event, Terminal) else None
             epoch, arrived_s = event_id.epoch, self.arrived_s
             update = Update(counts, checksums, epoch, runs, started, terminal, prompt, arrived_s)
-            self.state.publish(update, encoded_bytes)
+            self.state.publish(update, self.entry_bytes)
         if self.state.reread_until is not None and event_id >= self.state.reread_until:
             self.state.reread_until = None
 

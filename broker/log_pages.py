@@ -9,6 +9,7 @@ from typing import Any, Final
 from orcastream.broker.connection import Connection
 from orcastream.broker.resp import pack_parts
 from orcastream.broker.scripts import Command
+from orcastream.broker.subscription import MAX_UNREAD_BYTES
 
 PAGE: Final = 512
 """Entries of one log in one reply."""
@@ -17,9 +18,11 @@ _AT_ONCE: Final = 2048
 _LEAST: Final = 8
 
 
-def entries_each(num_logs: int) -> int:
-    """Return how many entries of each of so many logs to ask for at once."""
-    return max(_LEAST, min(PAGE, _AT_ONCE // num_logs))
+def entries_each(num_logs: int, entry_bytes: int) -> int:
+    """Return how many entries of each of so many logs to ask for at once, if they have up to `entry_bytes`: those for
+    which a subscriber has no room would be read once more.
+    """
+    return min(max(_LEAST, min(PAGE, _AT_ONCE // num_logs)), MAX_UNREAD_BYTES // max(1, entry_bytes) + 1)
 
 
 @cache

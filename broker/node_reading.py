@@ -14,7 +14,7 @@ from orcastream.broker.change_or_loss import change_or_loss
 from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
 from orcastream.broker.followed import FollowedLog, Took
 from orcastream.broker.link import Link
-from orcastream.broker.log_pages import PAGE, entries_each, xread
+from orcastream.broker.log_pages import entries_each, xread
 from orcastream.broker.router import Router
 from orcastream.broker.slots import Node, Redirection
 
@@ -31,8 +31,6 @@ _LIVELY_S: Final = 0.5
 _PATIENCE: Final = 16
 """A silent log is read again after its silence divided by this."""
 _NOTHING: Final = b"*-1\r\n"
-
-_BLOCKING_READ = b"*8\r\n" + xread(PAGE, BLOCK_MS)
 
 
 class NodeReading:
@@ -112,11 +110,11 @@ class NodeReading:
         others = [one for one in due if one is not last]
         sent = []
         if others:
-            head = b"*6\r\n" + xread(entries_each(len(others)))
-            read = b"".join([_packed(one, head) for one in others])
+            read = b"".join([_packed(one, b"*6\r\n" + xread(_entries(one, len(others)))) for one in others])
             sent.append((others, link.send(read, len(others), _NOTHING * len(others))))
         if last is not None:
-            sent.append(([last], link.send(_packed(last, _BLOCKING_READ), 1, _NOTHING)))
+            blocking = _packed(last, b"*8\r\n" + xread(_entries(last), BLOCK_MS))
+            sent.append(([last], link.send(blocking, 1, _NOTHING)))
         return all([await self._take(ours, await replies) for ours, replies in sent])
 
     async def _take(self, due: Sequence[FollowedLog], replies: Sequence[Any] | None) -> bool:
@@ -143,7 +141,8 @@ class NodeReading:
             log.warning("reply reader: %s: %s", self._node, error)
             return False
         try:
-            found = await self._router.call("XREAD", "COUNT", PAGE, "STREAMS", followed.key, followed.last_id)
+            count = _entries(followed)
+            found = await self._router.call("XREAD", "COUNT", count, "STREAMS", followed.key, followed.last_id)
         except ResponseError as refused:
             log.warning("reply reader: %s: %s", self._node, refused)
             return False
@@ -172,3 +171,7 @@ class NodeReading:
 def _packed(followed: FollowedLog, head: bytes) -> bytes:
     last_id = followed.last_id
     return b"%b%b$%d\r\n%b\r\n" % (head, followed.packed_key, len(last_id), last_id)
+
+
+def _entries(followed: FollowedLog, num_logs: int = 1) -> int:
+    return entries_each(num_logs, followed.entry_bytes)

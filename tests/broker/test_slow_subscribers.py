@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,8 @@ from tests.redis_server import RedisServer
 
 NUM_EVENTS = 1500
 LOGPROBS = (-0.5, [[token, -0.5 * token] for token in range(20)])
+MUCH = (-0.5, [[token, -0.5 * token] for token in range(320)])
+"""As much as 16 choices have."""
 EVENT_BYTES = 250
 """The least that an event with these takes in its log."""
 READ_AHEAD = MAX_UNREAD_BYTES // EVENT_BYTES + 1
@@ -34,10 +37,10 @@ async def begun(worker: ScriptedWorker, link: Connection, keys: Keys) -> Job:
     return await worker.take()
 
 
-async def publish(worker: ScriptedWorker, job: Job) -> None:
+async def publish(worker: ScriptedWorker, job: Job, logprobs: Any = LOGPROBS) -> None:
     """Publish NUM_EVENTS more events of one token with its log probabilities."""
     first = job.log.lend()[1]
-    runs = [replace(worker.next_run(job), logprobs=(LOGPROBS,)) for _ in range(NUM_EVENTS)]
+    runs = [replace(worker.next_run(job), logprobs=(logprobs,)) for _ in range(NUM_EVENTS)]
     events = [encode_event(Output((run,)), job.request.form) for run in runs]
     names = [f"{job.log.epoch}-{index}" for index in range(first, first + NUM_EVENTS)]
     written = [("XADD", job.log.key, name, *event) for name, event in zip(names, events, strict=True)]
@@ -126,6 +129,40 @@ async def test_when_tokens_arrived_is_unknown_after_a_pause(
         known = [update.arrived_s > float("-inf") async for update in slow]
     assert known[0]
     assert not known[-1]
+
+
+async def num_bytes_sent(link: Connection) -> int:
+    told = await link.call("INFO", "stats")
+    return int(told.partition(b"total_net_output_bytes:")[2].split()[0])
+
+
+async def see_large_entries(worker: ScriptedWorker, job: Job, reader: ReplyReader) -> None:
+    """Follow a reply of large entries that is there already, and count what its server sends meanwhile."""
+    node = await worker.link.link_for(job.log.key)
+    async with asyncio.timeout(PATIENCE_S):
+        await publish(worker, job, MUCH)
+        await worker.end(job)
+        before = await num_bytes_sent(node)
+        seen = await follow(reader.subscribe(Watch(job.request.id, "default")))
+        sent = await num_bytes_sent(node) - before
+    assert seen.tokens[0] == expected(NUM_EVENTS)
+    assert sent < 2 * await node.call("MEMORY", "USAGE", job.log.key)
+
+
+async def test_entries_for_which_there_is_no_room_are_not_asked_for(
+    redis_server: RedisServer, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    worker = await make_worker(redis_server.url, "w1")
+    job = await begun(worker, worker.link, keys)
+    await see_large_entries(worker, job, await make_reader(redis_server.url))
+
+
+async def test_entries_for_which_there_is_no_room_are_not_asked_for_in_a_cluster(
+    cluster: RedisCluster, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    worker = await make_worker(cluster.url, "w1")
+    job = await begun(worker, worker.link, keys)
+    await see_large_entries(worker, job, await make_reader(cluster.url))
 
 
 @pytest.fixture
