@@ -59,8 +59,11 @@ class FollowedLog:
         return not (self.state.finished or self.state.is_full)
 
     def begin_entries(self, now: float) -> None:
-        """Entries have been read that are about to be taken."""
-        self.checked_at = now
+        """Entries have been read that are about to be taken; after a pause they may be too old to show that the request
+        exists.
+        """
+        if not self.has_paused:
+            self.checked_at = now
         self.arrived_s = float("-inf") if self.has_paused else now
         self.has_paused = False
 

@@ -68,7 +68,7 @@ class LossChecks:
                 followed.unreadable("nothing is known of it")
             elif not followed.state.finished and is_shorter:
                 self._read_again(followed)
-            elif verdict is Verdict.ENDED and followed.state.is_full:
+            elif verdict is Verdict.ENDED and (followed.state.is_full or followed.last_id != read_to):
                 followed.ended_unread()
             elif verdict is Verdict.ENDED and not followed.state.finished:
                 self._read_again(followed)

@@ -206,6 +206,24 @@ async def test_a_reply_that_expired_before_it_was_taken_ends_with_an_error_and_i
     assert (await RequestQueue(worker.link, keys).depth(), num_read_again) == (0, [0])
 
 
+async def test_entries_read_after_a_pause_postpone_no_check(
+    redis_server: RedisServer, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """Else the end of a request whose client reads slowly, but steadily, is found only once its log has expired."""
+    worker = await make_worker(redis_server.url, "w1")
+    job = await begun(worker, worker.link, keys)
+    reader = await make_reader(redis_server.url, loss_check_s=PATIENCE_S)
+    slow = reader.subscribe(Watch("r1", "default"))
+    (followed,) = reader._followed
+    async with asyncio.timeout(PATIENCE_S):
+        await publish(worker, job)
+        await full(slow)
+        checked_at = followed.checked_at
+        await follow_until(slow, Seen(), tokens_seen(READ_AHEAD))
+        await full(slow)
+    assert followed.checked_at == checked_at
+
+
 async def test_a_request_that_redis_lost_while_its_client_took_nothing_is_queued_again(
     redis_server: RedisServer, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
