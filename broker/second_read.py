@@ -54,7 +54,7 @@ class SecondReads:
 def packed_read(logs: Sequence[FollowedLog], block_ms: int, *, twice: bool) -> bytes:
     """Return the blocking read of these logs from their read positions; if `twice`, with the second read after it."""
     streams = b"".join([one.packed_key for one in logs]) + pack_parts(*[one.last_id for one in logs])
-    count = entries_each(len(logs), max([one.entry_bytes for one in logs]))
+    count = entries_each(len(logs), max([one.entry_bytes for one in logs if one.has_paused], default=0))
     blocking = b"*%d\r\n%b%b" % (6 + 2 * len(logs), xread(count, block_ms), streams)
     if not twice:
         return blocking
