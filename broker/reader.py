@@ -13,7 +13,7 @@ from orcastream.broker.back_off import BackOff
 from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
 from orcastream.broker.ending import OnEnd
-from orcastream.broker.errors import BrokerError
+from orcastream.broker.errors import BrokerError, LinkLost
 from orcastream.broker.followed import START, FollowedLog
 from orcastream.broker.link import LinkObserver
 from orcastream.broker.loss import LossCheck, Watch
@@ -22,6 +22,7 @@ from orcastream.broker.node_readings import NodeReadings
 from orcastream.broker.router import Router
 from orcastream.broker.server_reading import ServerReading
 from orcastream.broker.subscription import Subscription
+from orcastream.schemas.events import EventId
 from orcastream.schemas.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class ReplyReader:
         self._block_ms = max(1, int(min(2.0, loss_check_s / 2) * 1000))
         self._followed: dict[FollowedLog, None] = {}
         self._reading: ServerReading | NodeReadings | None = None
+        self._helper: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self.connected = asyncio.Event()
         """Set while there is a connection."""
@@ -80,7 +82,8 @@ class ReplyReader:
         if self._reading is not None:
             self._reading.follow(followed)
         leave, read_on = partial(self._leave, followed), partial(self._read_on, followed)
-        return Subscription(followed.state, watch.tenant, on_close=leave, on_room=read_on)
+        lags = partial(self._lags, followed)
+        return Subscription(followed.state, watch.tenant, on_close=leave, on_room=read_on, lags=lags)
 
     def _leave(self, followed: FollowedLog) -> None:
         self._followed.pop(followed, None)
@@ -93,6 +96,15 @@ class ReplyReader:
         followed.look_at = 0
         if self._reading is not None and followed in self._followed:
             self._reading.follow(followed)
+
+    async def _lags(self, followed: FollowedLog) -> bool:
+        if self._helper is None:
+            return False
+        try:
+            newest = await self._helper.call("XREVRANGE", followed.key, "+", "-", "COUNT", 1)
+        except (LinkLost, ResponseError):
+            return False
+        return bool(newest) and EventId.parse(newest[0][0]) > EventId.parse(followed.last_id)
 
     async def _run(self) -> None:
         back_off = BackOff()
@@ -116,14 +128,14 @@ class ReplyReader:
         try:
             reading = await self._open(helper)
             try:
-                self._reading = reading
+                self._reading, self._helper = reading, helper
                 self.connected.set()
                 for followed in self._followed:
                     followed.checked_at = float("-inf")
                     reading.follow(followed)
                 await reading.run(lambda: self._checks.begin(helper, self._followed))
             finally:
-                self._reading = None
+                self._reading = self._helper = None
                 await reading.close()
                 await self._checks.end()
         finally:

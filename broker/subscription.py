@@ -1,7 +1,7 @@
 """One client's view of a reply: its position in the log, and its permission to see it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -105,13 +105,21 @@ class Subscription:
     """
 
     def __init__(
-        self, state: ReplyState, tenant: str, *, on_close: Callable[[], None], on_room: Callable[[], None]
+        self,
+        state: ReplyState,
+        tenant: str,
+        *,
+        on_close: Callable[[], None],
+        on_room: Callable[[], None],
+        lags: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`on_room` is called when the state is no longer full."""
+        """`on_room` is called when the state is no longer full; `lags`: see there."""
         self._state = state
         self._tenant = tenant
         self._on_close = on_close
         self._on_room = on_room
+        self.lags = lags
+        """Returns whether the log has entries that were not read yet; False while Redis is away."""
         self._num_taken = 0
         """Updates that were returned; they are dropped when the next ones are asked for."""
         self._admitted = False

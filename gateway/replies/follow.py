@@ -50,7 +50,7 @@ class Following:
 
         Raises what the subscription raises, and ApiError if the gateway stops or the reply has not ended by
         `give_up_at`: Redis is away, or whoever ends overdue requests has too many of them. Later where this process was
-        stopped.
+        stopped, or has so many replies to read that it has not come to what this one's log already has.
         """
         self._quiet_since = self._loop.time()  # a client may have taken long to read the last ones
         try:
@@ -58,7 +58,7 @@ class Following:
         except StopAsyncIteration:
             raise _to_be_continued() from None
         self._quiet_since = self._loop.time()
-        if not updates and self._is_overdue:
+        if not updates and self._is_overdue and not await self._subscription.lags():
             raise _overdue()
         if len(updates) == _TURN:
             await asyncio.sleep(0)

@@ -67,6 +67,7 @@ async def see_all_at_their_pace(worker: ScriptedWorker, job: Job, reader: ReplyR
         seen = await follow_until(fast, Seen(), tokens_seen(NUM_EVENTS))
         await full(slow)
         assert len(slow._state.unread) <= READ_AHEAD
+        assert (await slow.lags(), await fast.lags()) == (True, False)
         late = reader.subscribe(watch)
         of_late = await follow_until(late, Seen(), tokens_seen(NUM_EVENTS))
         of_slow = await follow_until(slow, Seen(), tokens_seen(NUM_EVENTS - READ_AHEAD))

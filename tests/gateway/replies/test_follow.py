@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import pytest
 import uvloop
@@ -19,8 +20,13 @@ def state() -> ReplyState:
     return ReplyState("r1")
 
 
-def subscribed(state: ReplyState) -> Subscription:
-    subscription = Subscription(state, "default", on_close=lambda: None, on_room=lambda: None)
+def subscribed(state: ReplyState, unread: Sequence[Update] = ()) -> Subscription:
+    """Subscribe to a reply whose log has `unread` entries."""
+
+    async def lags() -> bool:
+        return bool(unread)
+
+    subscription = Subscription(state, "default", on_close=lambda: None, on_room=lambda: None, lags=lags)
     subscription._admitted = True
     return subscription
 
@@ -47,6 +53,18 @@ async def test_waiting_ends_after_the_deadline(subscription: Subscription) -> No
         with pytest.raises(ApiError) as caught:
             await rest_of(following)
     assert (caught.value.status, caught.value.code) == (504, "expired")
+
+
+async def test_what_the_log_has_is_waited_for_beyond_the_deadline(state: ReplyState) -> None:
+    """A gateway with very many replies to read may need longer than the silence of one allows."""
+    unread = [UPDATE]
+    async with followed(subscribed(state, unread), for_s=0) as following:
+        for _ in range(3):
+            assert await following.take() == []
+        state.publish(unread.pop(), 1)
+        assert await following.take() == [UPDATE]
+        with pytest.raises(ApiError):
+            await rest_of(following)
 
 
 async def test_a_stopped_process_reads_what_came_meanwhile(
