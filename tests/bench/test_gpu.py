@@ -81,7 +81,8 @@ def test_nan_is_wrong() -> None:
 
 
 def test_every_possible_shape_can_be_measured() -> None:
-    assert set(command.SHAPES) == set(SHAPES)
+    """But for mixtures of experts, of whose weights an iteration reads only some."""
+    assert set(command.SHAPES) == {name for name, shape in SHAPES.items() if not shape.num_experts}
 
 
 @pytest.mark.parametrize(
