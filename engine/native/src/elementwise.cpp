@@ -94,11 +94,7 @@ void rms_norm_team(
 
 void gated_team(
     const Rows& gate, const Rows& up, const Rows& y, int64_t width, int32_t activation, int thread, int threads) {
-    // Few rows are shared by columns, in whole cache lines.
-    const bool by_columns = y.m < threads;
-    const Range rows = by_columns ? Range{0, y.m} : share(y.m, thread, threads);
-    Range columns = by_columns ? share((width + 31) / 32, thread, threads) : Range{0, (width + 31) / 32};
-    columns = {columns.begin * 32, std::min(columns.end * 32, width)};
+    const auto [rows, columns] = block_of(y.m, width, thread, threads);
     for (int64_t row = rows.begin; row < rows.end; row++) {
         if (y.format == BF16) {
             gated_row<bf16>(gate, up, y, row, columns, activation);

@@ -99,10 +99,7 @@ void grouped_linear_team(const OrcaGroups& groups, const Rows& x, const Rows& y,
 }
 
 void combine_team(const Rows& x, const OrcaTerms& terms, const Rows& y, int64_t width, int thread, int threads) {
-    const bool by_columns = y.m < threads;
-    const Range rows = by_columns ? Range{0, y.m} : share(y.m, thread, threads);
-    Range columns = by_columns ? share((width + 31) / 32, thread, threads) : Range{0, (width + 31) / 32};
-    columns = {columns.begin * 32, std::min(columns.end * 32, width)};
+    const auto [rows, columns] = block_of(y.m, width, thread, threads);
     for (int64_t row = rows.begin; row < rows.end; row++) {
         if (y.format == BF16) {
             combine<bf16>(x, terms, y, row, columns);

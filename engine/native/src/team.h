@@ -19,6 +19,21 @@ inline Range share(int64_t total, int64_t thread, int64_t threads) {
     return {total * thread / threads, total * (thread + 1) / threads};
 }
 
+// One thread's part of rows of values.
+struct Block {
+    Range rows;
+    Range columns;
+};
+
+// The share of one of `threads` threads of m rows of `width` values. Few rows are shared by columns, in whole cache lines.
+inline Block block_of(int64_t m, int64_t width, int64_t thread, int64_t threads) {
+    const bool by_columns = m < threads;
+    const int64_t lines = (width + 31) / 32;
+    const Range columns = by_columns ? share(lines, thread, threads) : Range{0, lines};
+    const Range rows = by_columns ? Range{0, m} : share(m, thread, threads);
+    return {rows, {columns.begin * 32, std::min(columns.end * 32, width)}};
+}
+
 // Memory of one thread or of a team, aligned to pages. The memory is kept from call to call, its content is not.
 class Scratch {
   public:
