@@ -18,6 +18,12 @@ _AT_ONCE: Final = 2048
 _LEAST: Final = 8
 
 
+async def newest_entry(link: Connection, key: str | bytes) -> Any:
+    """Return the id and fields of a log's last entry; None if it has none. Raises LinkLost, ResponseError."""
+    found = await link.call("XREVRANGE", key, "+", "-", "COUNT", 1)
+    return found[0] if found else None
+
+
 def entries_each(num_logs: int, entry_bytes: int) -> int:
     """Return how many entries of each of so many logs to ask for at once, if they have up to `entry_bytes`: those for
     which a subscriber has no room would be read once more.

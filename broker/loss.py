@@ -12,7 +12,7 @@ from orcastream.broker.ending import Ender, OnEnd
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.errors import Unusable, Unwritable
 from orcastream.broker.fold import decode_entry, fold_log
-from orcastream.broker.log_pages import read_log
+from orcastream.broker.log_pages import newest_entry, read_log
 from orcastream.broker.queue import RequestQueue
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, Terminal
@@ -143,6 +143,6 @@ class LossCheck:
 
 
 async def _ends_with_terminal(link: Connection, log_key: str) -> bool:
-    newest = await link.call("XREVRANGE", log_key, "+", "-", "COUNT", 1)
-    decoded = decode_entry(newest[0]) if newest else None
+    newest = await newest_entry(link, log_key)
+    decoded = None if newest is None else decode_entry(newest)
     return decoded is not None and isinstance(decoded[1], Terminal)

@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import BrokerError, LinkLost, Unusable
 from orcastream.broker.followed import START, FollowedLog
+from orcastream.broker.log_pages import newest_entry
 from orcastream.broker.loss import LossCheck, Verdict
 from orcastream.schemas.events import EventId
 
@@ -85,5 +86,5 @@ async def _ends_before(link: Connection, log_key: bytes, read_to: bytes) -> bool
     """
     if read_to == START:
         return False
-    newest = await link.call("XREVRANGE", log_key, "+", "-", "COUNT", 1)
-    return not newest or EventId.parse(newest[0][0]) < EventId.parse(read_to)
+    newest = await newest_entry(link, log_key)
+    return newest is None or EventId.parse(newest[0]) < EventId.parse(read_to)

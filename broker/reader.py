@@ -16,6 +16,7 @@ from orcastream.broker.ending import OnEnd
 from orcastream.broker.errors import BrokerError, LinkLost
 from orcastream.broker.followed import START, FollowedLog
 from orcastream.broker.link import LinkObserver
+from orcastream.broker.log_pages import newest_entry
 from orcastream.broker.loss import LossCheck, Watch
 from orcastream.broker.loss_checks import LossChecks
 from orcastream.broker.node_readings import NodeReadings
@@ -101,10 +102,10 @@ class ReplyReader:
         if self._helper is None:
             return False
         try:
-            newest = await self._helper.call("XREVRANGE", followed.key, "+", "-", "COUNT", 1)
+            newest = await newest_entry(self._helper, followed.key)
         except (LinkLost, ResponseError):
             return False
-        return bool(newest) and EventId.parse(newest[0][0]) > EventId.parse(followed.last_id)
+        return newest is not None and EventId.parse(newest[0]) > EventId.parse(followed.last_id)
 
     async def _run(self) -> None:
         back_off = BackOff()

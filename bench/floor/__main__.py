@@ -17,7 +17,6 @@ import sys
 from collections.abc import Sequence
 
 import torch
-from transformers import AutoConfig
 
 from orcastream.bench.flags import at_least
 from orcastream.bench.floor.iterations import Iterations
@@ -59,10 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loads += [Load(1, length, 0) for length in options.prefills]
     if not loads:
         parser.error("--batches, --prefills: got none, allowed: at least one of either")
-    if getattr(AutoConfig.from_pretrained(options.model), "num_experts_per_tok", None):
-        parser.error(
-            f"--model: got {options.model!r}, a mixture of experts, allowed: a model whose weights all tokens use"
-        )
     engine = OrcaEngine.load(
         EngineConfig(
             model=options.model,
@@ -73,6 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prefix_cache=False,
         )
     )
+    if getattr(engine.model.config, "num_experts_per_tok", None):
+        parser.error(
+            f"--model: got {options.model!r}, a mixture of experts, allowed: a model whose weights all tokens use"
+        )
     engine.settle()
     shape = Shape.of(engine.model.config)
     print(f"{torch.get_num_threads()} threads, {options.dtype}, copy {copy_rate() / 1e9:.1f} GB/s; milliseconds")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library
-from orcastream.engine.native.linear import PACKED_INPUTS, PackedLinear, Rows
+from orcastream.engine.native.linear import PackedLinear, Rows
 from orcastream.engine.native.team import team_size
 
 _LINE_BYTES = 64
@@ -112,8 +112,7 @@ class GroupedLinear:
         if any((one.n, one.k, one.dtype) != (self.n, self.k, linears[0].dtype) for one in linears):
             raise ValueError("linears: got several shapes or formats, allowed: one")
         self._functions = _functions(linears[0].instruction_set)
-        self.addresses = np.array([one.address for one in linears], np.uint64)
-        """Of their structures, valid while they live."""
+        self._addresses = np.array([one.address for one in linears], np.uint64)
 
     def compact(self) -> "GroupedLinear | None":
         """Return the same layers with weights in 12 bits, or None if that does not pay off for all of them."""
@@ -134,14 +133,11 @@ class GroupedLinear:
         `rows` has the row of each pair, `[pairs]`; without it, x has a row for each pair. Raises ValueError if x is not
         in a format that the layers take.
         """
-        allowed = PACKED_INPUTS[self.linears[0].dtype]
-        if x.dtype not in allowed or x.shape[-1] != self.k:
-            names = " or ".join(map(str, allowed))
-            raise ValueError(f"x: got {x.dtype} {tuple(x.shape)}, allowed: {names} [..., {self.k}]")
+        self.linears[0].check_input(x)
         if x.stride(1) != 1:
             x = x.contiguous()
         y = x.new_empty(len(routes.tokens), self.n)
-        linears = self.addresses[routes.experts]
+        linears = self._addresses[routes.experts]
         groups = _Groups(
             linears.ctypes.data,
             routes.offsets.ctypes.data,

@@ -22,7 +22,7 @@ _ROWS_AT_ONCE = 4096
 _WEIGHTS_PER_OUTLIER = 512
 """Fewest: the product of an outlier takes as long as that of some 20 other weights."""
 
-PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
+_PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.bfloat16: (torch.bfloat16,),
     torch.float32: (torch.float32,),
     torch.int8: (torch.bfloat16, torch.float32),
@@ -236,12 +236,16 @@ class PackedLinear:
         self.memory, self.outliers, self.first_outlier = other.memory, other.outliers, other.first_outlier
         ctypes.pointer(self._linear)[0] = other._linear
 
-    def __call__(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return `[..., n]` in `dtype` (default: that of x) for x `[..., k]` in the weight's format."""
-        allowed = PACKED_INPUTS[self.dtype]
+    def check_input(self, x: torch.Tensor) -> None:
+        """Raise ValueError if x is not `[..., k]` in a format that the weight takes."""
+        allowed = _PACKED_INPUTS[self.dtype]
         if x.dtype not in allowed or x.shape[-1] != self.k:
             names = " or ".join(map(str, allowed))
             raise ValueError(f"x: got {x.dtype} {tuple(x.shape)}, allowed: {names} [..., {self.k}]")
+
+    def __call__(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return `[..., n]` in `dtype` (default: that of x) for x `[..., k]` in the weight's format."""
+        self.check_input(x)
         rows = x.reshape(-1, self.k)
         if rows.stride(1) != 1:
             rows = rows.contiguous()
