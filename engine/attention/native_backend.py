@@ -93,16 +93,18 @@ class NativeBackend(AttentionBackend):
         num_kv_heads: int,
         key_size: int,
         scale: float,
+        softcap: float,
         dtype: torch.dtype,
         cache_dtype: torch.dtype,
     ) -> ctypes.Array[_Call]:
         """Return the calls of layers of one shape, per group, without what each layer has of its own: queries, keys,
-        values, outputs, and caches. Keys and values are of one size.
+        values, outputs, sinks, and caches. Keys and values are of one size.
         """
         for call in plan.calls:
             call.num_tokens, call.num_heads, call.num_kv_heads = plan.batch.input_ids.shape[1], num_heads, num_kv_heads
             call.key_size = call.value_size = key_size
-            call.scale, call.query_format, call.cache_format = scale, FORMATS[dtype], FORMATS[cache_dtype]
+            call.scale, call.softcap = scale, softcap
+            call.query_format, call.cache_format = FORMATS[dtype], FORMATS[cache_dtype]
         return plan.calls
 
     def attend(

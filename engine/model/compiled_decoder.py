@@ -15,7 +15,15 @@ from orcastream.engine.batch.flat_batch import FlatBatch, IntArray
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.adapters.adapter import Adapter
 from orcastream.engine.model.adapters.adapter_rows import AdapterRows
-from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderLayer, DecoderModel, GatedMLP, Mixture
+from orcastream.engine.model.decoder_model import (
+    ATTRIBUTE,
+    DecoderLayer,
+    DecoderModel,
+    GatedMLP,
+    Mixture,
+    Norm,
+    PlainMLP,
+)
 from orcastream.engine.native import decoder as native
 from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
@@ -42,22 +50,31 @@ class CompiledDecoder:
         dtype = model.dtype
         embedding = model.embedding
         self._mixtures = [_Mixture(layer.mlp) if isinstance(layer.mlp, Mixture) else None for layer in model.layers]
-        layers = (_layer(*each) for each in zip(model.layers, self._mixtures, strict=True))
+        self._norms: list[native.Norm] = []
+        layers = (self._layer(*each) for each in zip(model.layers, self._mixtures, strict=True))
         self._layers = (native.DecoderLayer * len(model.layers))(*layers)
+        factors = model.factors
+        is_gated = not any(isinstance(layer.mlp, PlainMLP) for layer in model.layers)
         self._model = native.Decoder(
             layers=ctypes.addressof(self._layers),
             embedding=embedding.data_ptr() if isinstance(embedding, torch.Tensor) else None,
             shared=embedding.address if isinstance(embedding, PackedLinear) else None,
-            final_norm=model.final_norm.data_ptr(),
+            final_norm=self._norm(model.final_norm),
             head=model.head.address,
             num_layers=len(model.layers),
             hidden_size=model.hidden_size,
             num_heads=model.num_heads,
             num_kv_heads=model.num_kv_heads,
             head_size=model.head_size,
-            rotary_size=model.rotary_size,
+            rotary_size=model.rotary.size,
             intermediate_size=model.intermediate_size,
-            epsilon=model.epsilon,
+            embedding_factor=factors.embedding,
+            residual_factor=factors.residual,
+            logit_factor=factors.logit,
+            logit_cap=factors.logit_cap,
+            is_gated=is_gated,
+            is_parallel=model.parallel,
+            by_neighbors=model.rotary.by_neighbors,
             activation=model.activation,
             format=FORMATS[dtype],
         )
@@ -66,14 +83,15 @@ class CompiledDecoder:
             "normed": model.hidden_size,
             "projected": (model.num_heads + 2 * model.num_kv_heads) * model.head_size,
             "attended": model.num_heads * model.head_size,
-            "gate_up": 2 * model.intermediate_size,
+            "gate_up": (1 + is_gated) * model.intermediate_size,
             "gated": model.intermediate_size,
             "change": model.hidden_size,
         }
         self._strides = {name: _stride(width, dtype) for name, width in widths.items()}
         self._memory = torch.empty(0, dtype=dtype)
         self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[native.LowRank]]] = WeakKeyDictionary()
-        self._cosines = self._sines = torch.empty(0, model.rotary_size)
+        self._angles: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._num_positions = 0
         self._caches: _Caches | None = None
 
     def takes(self, adapters: Sequence[AdapterRows]) -> bool:
@@ -97,7 +115,7 @@ class CompiledDecoder:
         `begins` is called right before the call that releases the interpreter to other threads.
         """
         model, num_tokens = self.model, batch.input_ids.shape[1]
-        cosines, sines = self._angles_of(batch)
+        tables = self._tables_of(batch)
         logits = torch.empty(len(batch.logit_rows), model.head.n, dtype=model.dtype)
         if self._caches is None or not self._caches.are(caches):
             self._caches = _Caches(caches, groups)
@@ -107,6 +125,7 @@ class CompiledDecoder:
             num_kv_heads=model.num_kv_heads,
             key_size=model.head_size,
             scale=model.scale,
+            softcap=model.factors.softcap,
             dtype=model.dtype,
             cache_dtype=caches[0].keys.dtype,
         )
@@ -115,8 +134,7 @@ class CompiledDecoder:
         call = native.DecoderCall(
             ids=batch.input_ids.data_ptr(),
             positions=batch.position_ids.data_ptr(),
-            cosines=cosines.data_ptr(),
-            sines=sines.data_ptr(),
+            tables=ctypes.addressof(tables),
             rows=batch.logit_rows.data_ptr(),
             logits=logits.data_ptr(),
             highest=None if maxima is None else maxima.values.data_ptr(),
@@ -174,14 +192,41 @@ class CompiledDecoder:
             at += size * self._memory.element_size()
         return places
 
-    def _angles_of(self, batch: FlatBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _tables_of(self, batch: FlatBatch) -> ctypes.Array[native.AngleTable]:
         """Return tables with cosines and sines of the batch's positions, which grow with the longest context."""
-        longest = int(batch.contexts.max())
-        if longest > len(self._cosines):
-            roomy = max(longest, 2 * len(self._cosines), 256)
-            positions = torch.arange(min([roomy, *(edge for edge in self.model.edges if edge >= longest)]))
-            self._cosines, self._sines = (part.float().contiguous() for part in self.model.rotary(positions))
-        return self._cosines, self._sines
+        longest, rotary = int(batch.contexts.max()), self.model.rotary
+        if longest > self._num_positions:
+            roomy = max(longest, 2 * self._num_positions, 256)
+            positions = torch.arange(min([roomy, *(edge for edge in rotary.edges if edge >= longest)]))
+            self._num_positions = len(positions)
+            parts = (table(positions) for table in rotary.tables)
+            self._angles = [(cosines.contiguous(), sines.contiguous()) for cosines, sines in parts]
+            places = (native.AngleTable(*(part.data_ptr() for part in angles)) for angles in self._angles)
+            self._tables = (native.AngleTable * len(self._angles))(*places)
+        return self._tables
+
+    def _layer(self, layer: DecoderLayer[PackedLinear], mixture: "_Mixture | None") -> native.DecoderLayer:
+        mlp = layer.mlp
+        first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up if isinstance(mlp, PlainMLP) else None
+        return native.DecoderLayer(
+            projections=layer.projections.address,
+            output=layer.output.address,
+            gate_up=None if first is None else first.address,
+            down=None if isinstance(mlp, Mixture) else mlp.down.address,
+            mixture=None if mixture is None else mixture.address,
+            **{name: self._norm(getattr(layer, name)) for name in native.NORMS},
+            sinks=None if layer.sinks is None else layer.sinks.data_ptr(),
+            table=-1 if layer.table is None else layer.table,
+        )
+
+    def _norm(self, norm: Norm | None) -> int | None:
+        """Return the address of its structure, which stays alive with this decoder."""
+        if norm is None:
+            return None
+        bias = None if norm.bias is None else norm.bias.data_ptr()
+        structure = native.Norm(norm.weight.data_ptr(), bias, len(norm.weight), norm.epsilon, norm.centers)
+        self._norms.append(structure)
+        return ctypes.addressof(structure)
 
 
 class _Caches:
@@ -223,18 +268,3 @@ class _Mixture:
             mixture.activation,
         )
         self.address = ctypes.addressof(self._structure)
-
-
-def _layer(layer: DecoderLayer[PackedLinear], mixture: _Mixture | None) -> native.DecoderLayer:
-    mlp = layer.mlp if isinstance(layer.mlp, GatedMLP) else None
-    return native.DecoderLayer(
-        projections=layer.projections.address,
-        output=layer.output.address,
-        gate_up=None if mlp is None else mlp.gate_up.address,
-        down=None if mlp is None else mlp.down.address,
-        mixture=None if mixture is None else mixture.address,
-        input_norm=layer.input_norm.data_ptr(),
-        post_norm=layer.post_norm.data_ptr(),
-        query_norm=None if layer.query_norm is None else layer.query_norm.data_ptr(),
-        key_norm=None if layer.key_norm is None else layer.key_norm.data_ptr(),
-    )

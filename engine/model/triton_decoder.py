@@ -10,7 +10,7 @@ from orcastream.engine.attention.base import AttentionBackend, AttentionCall
 from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.adapters.adapter_rows import AdapterRows
-from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel, GatedMLP
+from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel, GatedMLP, Norm
 from orcastream.engine.model.dense_linear import DenseLinear
 from orcastream.engine.native.maxima import RowMaxima
 from orcastream.schemas.model_limits import context_length
@@ -48,7 +48,7 @@ class TritonDecoder:
         self._angles = _angle_table(model, num_positions)
         self._mlps = [each.mlp for each in model.layers if isinstance(each.mlp, GatedMLP)]
         self._head_norms = [
-            None if each.query_norm is None or each.key_norm is None else torch.stack([each.query_norm, each.key_norm])
+            None if each.query_norm is None else torch.stack([_weight(each.query_norm), _weight(each.key_norm)])
             for each in model.layers
         ]
 
@@ -78,20 +78,20 @@ class TritonDecoder:
         from orcastream.engine.model.triton.norm import add_norm
 
         begins()
-        model, epsilon = self.model, self.model.epsilon
+        model, epsilon = self.model, self.model.final_norm.epsilon
         hidden = torch.nn.functional.embedding(batch.input_ids[0], self._embedding)
         change = None
         for index, layer in enumerate(model.layers):
-            rows = layer.projections(add_norm(hidden, change, layer.input_norm, epsilon))
+            rows = layer.projections(add_norm(hidden, change, _weight(layer.input_norm), epsilon))
             attended = self._attend(index, rows, batch, plan, caches[index], groups[index])
             if index == len(model.layers) - 1 and len(batch.logit_rows) < len(hidden):
                 if not len(batch.logit_rows):
                     return hidden.new_empty(0, model.head.n)
                 hidden, attended = (each.index_select(0, batch.logit_rows) for each in (hidden, attended))
-            normed = add_norm(hidden, layer.output(attended), layer.post_norm, epsilon)
+            normed = add_norm(hidden, layer.output(attended), _weight(layer.mlp_norm), epsilon)
             mlp = self._mlps[index]
             change = mlp.down(gated(mlp.gate_up(normed), model.activation))
-        return model.head(add_norm(hidden, change, model.final_norm, epsilon))
+        return model.head(add_norm(hidden, change, model.final_norm.weight, epsilon))
 
     def _attend(
         self, index: int, rows: torch.Tensor, batch: FlatBatch, plan: Any, cache: LayerCache, group: int
@@ -105,20 +105,26 @@ class TritonDecoder:
             "num_kv_heads": model.num_kv_heads,
             "head_size": model.head_size,
         }
-        rotate(rows, batch.position_ids[0], self._angles, self._head_norms[index], model.epsilon, **sizes)
+        rotate(rows, batch.position_ids[0], self._angles, self._head_norms[index], model.final_norm.epsilon, **sizes)
         heads = rows.view(len(rows), -1, model.head_size).transpose(0, 1)
         query, key, value = heads.split_with_sizes([model.num_heads, model.num_kv_heads, model.num_kv_heads])
-        call = AttentionCall(model.scale, group)
+        call = AttentionCall(model.scale, group, model.factors.softcap or None, model.layers[index].sinks)
         return self._backend.attend(plan, cache, query, key, value, call).flatten(1)
+
+
+def _weight(norm: Norm | None) -> torch.Tensor:
+    """Return the weight of a norm that this decoder needs (`fuse_decoder` attaches no other models)."""
+    assert norm is not None
+    return norm.weight
 
 
 def _angle_table(model: DecoderModel[DenseLinear], num_positions: int) -> torch.Tensor:
     """Return cosines, then sines of each position, `[num_positions, rotary_size]`: those of one half of a head."""
-    table = torch.empty(num_positions, model.rotary_size, dtype=torch.float32, device=model.final_norm.device)
-    half = model.rotary_size // 2
+    table = torch.empty(num_positions, model.rotary.size, dtype=torch.float32, device=model.final_norm.weight.device)
+    half = model.rotary.size // 2
     for start in range(0, num_positions, _POSITIONS_AT_ONCE):
         stop = min(start + _POSITIONS_AT_ONCE, num_positions)
-        cosines, sines = model.rotary(torch.arange(start, stop, device=table.device))
+        cosines, sines = model.rotary.tables[0](torch.arange(start, stop, device=table.device))
         table[start:stop, :half] = cosines[:, :half]
         table[start:stop, half:] = sines[:, :half]
     return table

@@ -3,15 +3,28 @@
 import ctypes
 
 
-class DecoderLayer(ctypes.Structure):
-    """The addresses of one layer's weights."""
+class Norm(ctypes.Structure):
+    """The addresses of a norm's weights, and its kind."""
 
     _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in (
-            *("projections", "output", "gate_up", "down", "mixture"),
-            *("input_norm", "post_norm", "query_norm", "key_norm"),
-        )
+        *((name, ctypes.c_void_p) for name in ("weight", "bias")),
+        ("width", ctypes.c_int64),
+        ("epsilon", ctypes.c_float),
+        ("centers", ctypes.c_int32),
+    ]
+
+
+NORMS = ("input_norm", "output_norm", "mlp_norm", "down_norm", "query_norm", "key_norm")
+"""Those of a layer."""
+
+
+class DecoderLayer(ctypes.Structure):
+    """The addresses of one layer's weights, and its table of angles."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("projections", "output", "gate_up", "down", "mixture")),
+        *((name, ctypes.c_void_p) for name in (*NORMS, "sinks")),
+        ("table", ctypes.c_int64),
     ]
 
 
@@ -32,9 +45,8 @@ class Decoder(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("layers", "embedding", "shared", "final_norm", "head")),
         *((name, ctypes.c_int64) for name in ("num_layers", "hidden_size", "num_heads", "num_kv_heads")),
         *((name, ctypes.c_int64) for name in ("head_size", "rotary_size", "intermediate_size")),
-        ("epsilon", ctypes.c_float),
-        ("activation", ctypes.c_int32),
-        ("format", ctypes.c_int32),
+        *((name, ctypes.c_float) for name in ("embedding_factor", "residual_factor", "logit_factor", "logit_cap")),
+        *((name, ctypes.c_int32) for name in ("is_gated", "is_parallel", "by_neighbors", "activation", "format")),
     ]
 
 
@@ -66,6 +78,12 @@ class LayerCache(ctypes.Structure):
     ]
 
 
+class AngleTable(ctypes.Structure):
+    """The angles of all positions."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("cosines", "sines")]
+
+
 class Buffer(ctypes.Structure):
     """Working memory for rows."""
 
@@ -76,7 +94,7 @@ class DecoderCall(ctypes.Structure):
     """One iteration."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("ids", "positions", "cosines", "sines", "rows")),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "tables", "rows")),
         *((name, ctypes.c_void_p) for name in ("logits", "highest", "likeliest")),
         *((name, Buffer) for name in ("hidden", "normed", "projected", "attended", "gate_up", "gated", "change")),
         *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "caches", "attention", "adapters")),

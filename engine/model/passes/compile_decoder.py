@@ -9,9 +9,10 @@ from transformers import PreTrainedModel
 from orcastream.engine.model.decoder_model import ATTRIBUTE, Mixture
 from orcastream.engine.model.passes.base import Pass, plain, random_inputs, register
 from orcastream.engine.model.passes.merge_projections import MergedLinearLayer
+from orcastream.engine.model.passes.other_kind import OtherKind, expect
 from orcastream.engine.model.passes.pack_experts import FusedGate, PackedExperts
 from orcastream.engine.model.passes.pack_linears import PackedEmbedding, PackedLinearLayer
-from orcastream.engine.model.passes.recognize import OtherKind, expect, recognize
+from orcastream.engine.model.passes.recognize import recognize
 from orcastream.engine.native.elementwise import ACTIVATIONS
 from orcastream.engine.native.linear import PackedLinear
 
@@ -82,7 +83,6 @@ class _PackedLayers:
 
     def shared(self, embedding: Any) -> PackedLinear:
         expect(isinstance(embedding, PackedEmbedding), f"embeddings of another kind: {type(embedding).__name__}")
-        expect(embedding.scale is None, "embeddings that are scaled")
         packed: PackedLinear = embedding.packed
         self._expect_format(packed.dtype)
         return packed

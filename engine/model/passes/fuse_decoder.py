@@ -7,10 +7,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel, Mixture
+from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel, Factors, GatedMLP, Mixture, Norm
 from orcastream.engine.model.dense_linear import DenseLinear
 from orcastream.engine.model.passes.base import Pass, plain, register
-from orcastream.engine.model.passes.recognize import OtherKind, expect, recognize
+from orcastream.engine.model.passes.other_kind import OtherKind, expect
+from orcastream.engine.model.passes.recognize import recognize
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class FuseDecoder(Pass):
             return 1
         try:
             decoder = recognize(model, _DenseLayers(model))
+            _expect_plain_kind(decoder)
             _expect_table(decoder)
         except (OtherKind, AttributeError) as error:
             _log.info("the decoder is computed module by module: %s", error)
@@ -68,16 +70,39 @@ class _DenseLayers:
         expect((layer.weight.device, layer.weight.dtype) == (self._device, self._dtype), "weights of several kinds")
 
 
+def _expect_plain_kind(model: DecoderModel[DenseLinear]) -> None:
+    """Raise OtherKind for variants that only the decoder for CPUs computes."""
+    epsilon = model.final_norm.epsilon
+    expect(_is_plain(model.final_norm, epsilon), "norms of another kind")
+    for layer in model.layers:
+        expect(layer.output_norm is None and layer.down_norm is None, "norms of results")
+        for norm in (layer.input_norm, layer.mlp_norm):
+            expect(norm is not None and _is_plain(norm, epsilon), "norms of another kind")
+        for norm in (layer.query_norm, layer.key_norm):
+            expect(norm is None or _is_plain(norm, epsilon, model.head_size), "norms of heads of another kind")
+        expect(layer.table == 0, "layers that do not rotate, or by several angles")
+        expect(isinstance(layer.mlp, GatedMLP), "an MLP without gate")
+    expect(not model.rotary.by_neighbors, "neighbors that are rotated")
+    expect(not model.parallel, "parallel layers")
+    expect(model.factors == Factors(softcap=model.factors.softcap), "factors")
+
+
+def _is_plain(norm: Norm, epsilon: float, width: int | None = None) -> bool:
+    """Whether it is an RMSNorm with that epsilon."""
+    same_width = width is None or len(norm.weight) == width
+    return not norm.centers and norm.bias is None and norm.epsilon == epsilon and same_width
+
+
 def _expect_table(model: DecoderModel[DenseLinear]) -> None:
     """Raise OtherKind unless the angles of a position are always the same, and those of both halves are equal."""
-    few = torch.arange(_FEW_POSITIONS, device=model.final_norm.device)
-    cosines, sines = model.rotary(few)
-    half = model.rotary_size // 2
-    expect(model.rotary_size <= model.head_size and model.rotary_size == 2 * half, "angles of another number")
+    few = torch.arange(_FEW_POSITIONS, device=model.final_norm.weight.device)
+    cosines, sines = model.rotary.tables[0](few)
+    half = model.rotary.size // 2
+    expect(model.rotary.size <= model.head_size and model.rotary.size == 2 * half, "angles of another number")
     for table in (cosines, sines):
         expect(torch.equal(table[:, :half], table[:, half:]), "angles that differ between the halves of a head")
-    for edge in model.edges:
-        found = model.rotary(torch.cat([few, few.new_tensor([edge])]))
+    for edge in model.rotary.edges:
+        found = model.rotary.tables[0](torch.cat([few, few.new_tensor([edge])]))
         same = all(torch.equal(own, each[:-1]) for own, each in zip((cosines, sines), found, strict=True))
         expect(same, f"angles that change if a position exceeds {edge}")
-    model.rotary(few)  # some architectures keep the angles of the last call
+    model.rotary.tables[0](few)  # some architectures keep the angles of the last call

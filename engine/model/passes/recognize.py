@@ -1,31 +1,65 @@
-"""Recognizes a decoder of the common kind by the parts of its layers."""
+"""Recognizes a decoder of the common kind by the parts of its layers, and by what they hand to attention."""
 
-import sys
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.decoder_model import DecoderLayer, DecoderModel, GatedMLP, Linear, Mixture
+from orcastream.engine.model.decoder_model import (
+    DecoderLayer,
+    DecoderModel,
+    Factors,
+    GatedMLP,
+    Linear,
+    Mixture,
+    Norm,
+    PlainMLP,
+)
 from orcastream.engine.model.passes.base import plain
-from orcastream.engine.model.tiny_copy import thresholds
+from orcastream.engine.model.passes.observe import Attended, observe
+from orcastream.engine.model.passes.other_kind import OtherKind, expect
+from orcastream.engine.model.passes.recognize_norm import recognize_norm
+from orcastream.engine.model.passes.recognize_rotary import Heads, recognize_rotary
 
 KNOWN_TYPES = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"}
 """Values of `model_type` that are of this kind with any configuration."""
 
-_LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-_HEAD_NORMS = {"q_norm", "k_norm"}
-_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
-_MIXTURE = {"gate", "experts"}
-_SITES = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
-_ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}
+_NORMS = (
+    ("input_layernorm", None, "post_attention_layernorm", None),
+    ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    ("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
+    (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+    ("input_layernorm", None, None, None),
+)
+"""Names of a layer's norms: before attention and of its result, before the MLP and of its result."""
+
+_PARALLEL = _NORMS[-1]
+"""The MLP reads what attention reads."""
+
+_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
+_OUTPUTS = (("o_proj",), ("dense",))
+_HEAD_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ())
+_GATED = (("gate_proj", "up_proj", "down_proj"), ("gate_up_proj", "down_proj"))
+_PLAIN = (("up_proj", "down_proj"), ("c_fc", "c_proj"), ("fc1", "fc2"))
+_MIXTURE = ("gate", "experts")
+_FINAL_NORMS = (("norm",), ("final_layernorm",))
+
+_ACTIVATION_NAMES = ("act_fn", "activation_fn", "act")
+_ACTIVATIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
+    0: nn.functional.silu,
+    1: lambda x: nn.functional.gelu(x, approximate="tanh"),
+    2: nn.functional.gelu,
+    3: nn.functional.relu,
+    4: lambda x: nn.functional.relu(x).square(),
+}
+"""Those of native/src/activation.h."""
 
 L = TypeVar("L", bound=Linear)
-
-
-class OtherKind(Exception):
-    """The model is not of that kind; the message says what differs."""
+T = TypeVar("T")
+Sizes = tuple[int, int, int]
+"""Numbers of queries and keys per token, and the size of each."""
 
 
 class LinearLayers(Protocol[L]):
@@ -47,56 +81,194 @@ class LinearLayers(Protocol[L]):
 def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[L]:
     """Return `model` as a DecoderModel with linear layers from `linears`. Raises OtherKind if it is none.
 
-    Only the parts are looked at: a model may still compute something else with them.
+    A model may still compute something else with these parts.
     """
     config, inner = model.config, model.model
-    expect(set(dict(model.named_children())) == {"model", "lm_head"}, "modules beside the decoder and its head")
-    expect(
-        set(dict(inner.named_children())) == {"embed_tokens", "layers", "norm", "rotary_emb"}, "modules beside layers"
-    )
-    for layer in inner.layers:
-        _expect_parts(layer)
-    expect(config.hidden_act in _ACTIVATIONS, f"hidden_act={config.hidden_act}")
-    expect(len({layer.self_attn.scaling for layer in inner.layers}) == 1, "layers of several scales")
-    layers = tuple(_layer(layer, f"model.layers.{index}.", linears) for index, layer in enumerate(inner.layers))
-    attention = inner.layers[0].self_attn
-    head_size = attention.head_dim
-    num_heads = layers[0].output.k // head_size
-    num_kv_heads = (layers[0].projections.n // head_size - num_heads) // 2
-    final_norm, epsilon = _norm(inner.norm)
+    expect(_parts(model) == {"model", "lm_head"}, "modules beside the decoder and its head")
+    parts = _parts(inner)
+    (final_norm,) = _take(parts, _FINAL_NORMS, "a decoder")
+    expect(parts - {"rotary_emb"} == {"embed_tokens", "layers"}, "modules beside layers")
+    names = _only({_norm_names(layer) for layer in inner.layers}, "kinds of layers")
+    calls = observe(model, [name for group in _PROJECTIONS for name in group])
+    expect([call.module for call in calls] == [layer.self_attn for layer in inner.layers], "layers that do not attend")
+    num_heads, num_kv_heads, head_size = sizes = _only({_sizes(call) for call in calls}, "sizes of heads")
+    head_norms = [_head_norms(call, sizes) for call in calls]
+    heads = [_heads(call, norms, sizes) for call, norms in zip(calls, head_norms, strict=True)]
+    rotary, tables = recognize_rotary(model, heads)
     head = linears.single(model.lm_head)
+    layers = tuple(
+        _layer(f"model.layers.{index}.", layer, names, head.k, call, norms, table, linears)
+        for index, (layer, call, norms, table) in enumerate(zip(inner.layers, calls, head_norms, tables, strict=True))
+    )
     num_embeddings = inner.embed_tokens.num_embeddings
     expect(num_embeddings >= max(head.n, config.vocab_size), f"{num_embeddings} embeddings")
-    rotary = _rotary(inner.rotary_emb)
-    rotary_size = rotary(torch.zeros(1, dtype=torch.long, device=model.device))[0].shape[-1]
     return DecoderModel(
         embedding=_embedding(inner.embed_tokens, model.dtype, linears),
         layers=layers,
-        final_norm=final_norm,
+        final_norm=recognize_norm(getattr(inner, final_norm), head.k),
         head=head,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_size=head_size,
-        rotary_size=rotary_size,
         intermediate_size=_intermediate_size(layers),
         dtype=model.dtype,
-        epsilon=epsilon,
-        scale=attention.scaling,
-        activation=_ACTIVATIONS[config.hidden_act],
+        scale=_only({call.scale for call in calls}, "scales of attention"),
+        activation=_only(
+            {_activation(layer.mlp) for layer in inner.layers if not hasattr(layer.mlp, "experts")} or {0},
+            "activations",
+        ),
         rotary=rotary,
-        edges=_edges(config),
+        factors=_factors(model, calls),
+        parallel=names == _PARALLEL,
     )
 
 
-def expect(holds: bool, otherwise: str) -> None:
-    """Raise OtherKind with the message `otherwise` unless the condition holds."""
-    if not holds:
-        raise OtherKind(otherwise)
+def _parts(module: nn.Module) -> set[str]:
+    """Return the names of children that compute something, without activations."""
+    idle = (nn.Dropout, nn.Identity)
+    return {
+        name for name, child in module.named_children() if not isinstance(child, idle) and name not in _ACTIVATION_NAMES
+    }
+
+
+def _take(parts: set[str], kinds: Sequence[tuple[str, ...]], what: str) -> tuple[str, ...]:
+    """Remove the first kind, of which all names are in `parts`, from them, and return it."""
+    for names in kinds:
+        if parts.issuperset(names):
+            parts.difference_update(names)
+            return names
+    raise OtherKind(f"{what} of other parts")
+
+
+def _only(values: Collection[T], what: str) -> T:
+    """Return the only value."""
+    expect(len(values) == 1, f"several {what}")
+    return next(iter(values))
+
+
+def _norm_names(layer: nn.Module) -> tuple[str | None, ...]:
+    parts = _parts(layer)
+    expect({"self_attn", "mlp"} <= parts, "layers of other parts")
+    for names in _NORMS:
+        if parts - {"self_attn", "mlp"} == set(names) - {None}:
+            return names
+    raise OtherKind("layers of other parts")
+
+
+def _sizes(call: Attended) -> Sizes:
+    (_, num_heads, head_size), (_, num_kv_heads, key_size) = call.query.shape, call.key.shape
+    expect(head_size == key_size == call.value_size, "values of another size than keys")
+    return num_heads, num_kv_heads, head_size
+
+
+def _head_norms(call: Attended, sizes: Sizes) -> tuple[Norm | None, Norm | None]:
+    """Return the norms of queries and keys: of each head, or of all heads together."""
+    parts = _parts(call.module)
+    for kinds in (_PROJECTIONS, _OUTPUTS):
+        _take(parts, kinds, "attention")
+    names = _take(parts, _HEAD_NORMS, "attention")
+    expect(not parts, "attention of other parts")
+    if not names:
+        return None, None
+    *counts, head_size = sizes
+    queries, keys = (getattr(call.module, name) for name in names)
+    if queries.weight.numel() == head_size:
+        return recognize_norm(queries, head_size), recognize_norm(keys, head_size)
+    return recognize_norm(queries, counts[0] * head_size), recognize_norm(keys, counts[1] * head_size)
+
+
+def _heads(call: Attended, norms: tuple[Norm | None, Norm | None], sizes: Sizes) -> list[Heads]:
+    """Return queries and keys of a layer before and after they are rotated."""
+    *counts, head_size = sizes
+    widths = [count * head_size for count in (*counts, counts[1])]
+    outputs = torch.cat([call.outputs[name] for name in _projection_names(call.module)], dim=-1)
+    expect(outputs.shape[-1] == sum(widths), "projections of other widths")
+    found = []
+    for before, after, norm in zip(torch.split(outputs, widths, dim=-1), (call.query, call.key), norms, strict=False):
+        by_norm = before if norm is None else norm(before.view(len(before), -1, len(norm.weight))).flatten(-2)
+        found.append(Heads(by_norm.view(len(before), -1, head_size), after))
+    return found
+
+
+def _projection_names(attention: nn.Module) -> tuple[str, ...]:
+    return _take(_parts(attention), _PROJECTIONS, "attention")
+
+
+def _layer(
+    name: str,
+    layer: Any,
+    norm_names: tuple[str | None, ...],
+    width: int,
+    call: Attended,
+    head_norms: tuple[Norm | None, Norm | None],
+    table: int | None,
+    linears: LinearLayers[L],
+) -> DecoderLayer[L]:
+    attention = layer.self_attn
+    projections = _projection_names(attention)
+    (output,) = _take(_parts(attention), _OUTPUTS, "attention")
+    norms = [None if each is None else recognize_norm(getattr(layer, each), width) for each in norm_names]
+    mlp, (first, last) = _mlp(layer.mlp, linears)
+    return DecoderLayer(
+        projections=_product(linears, attention, projections),
+        output=linears.single(getattr(attention, output)),
+        mlp=mlp,
+        input_norm=norms[0],
+        output_norm=norms[1],
+        mlp_norm=norms[2],
+        down_norm=norms[3],
+        query_norm=head_norms[0],
+        key_norm=head_norms[1],
+        sinks=None if call.sinks is None else call.sinks.detach().float().contiguous(),
+        table=table,
+        sites=(
+            f"{name}self_attn.{projections[0]}",
+            f"{name}self_attn.{output}",
+            f"{name}mlp.{first}",
+            f"{name}mlp.{last}",
+        ),
+    )
+
+
+def _product(linears: LinearLayers[L], module: nn.Module, names: Sequence[str]) -> L:
+    """Return the product that computes these layers side by side."""
+    layers = [getattr(module, name) for name in names]
+    return linears.single(*layers) if len(layers) == 1 else linears.merged(*layers)
+
+
+def _mlp(mlp: Any, linears: LinearLayers[L]) -> tuple[GatedMLP[L] | PlainMLP[L] | Mixture[L], tuple[str, str]]:
+    """Return an MLP, and the names of its first and its last linear layer."""
+    parts = _parts(mlp)
+    if parts == set(_MIXTURE):
+        return linears.mixture(mlp.gate, mlp.experts), _MIXTURE
+    *first, last = _take(parts, (*_GATED, *_PLAIN), "an MLP")
+    expect(not parts, "an MLP of other parts")
+    kind = GatedMLP if (*first, last) in _GATED else PlainMLP
+    return kind(_product(linears, mlp, first), linears.single(getattr(mlp, last))), (first[0], last)
+
+
+def _intermediate_size(layers: Sequence[DecoderLayer[L]]) -> int:
+    """Return that of MLPs; 0 if all layers are mixtures."""
+    kinds = {(type(layer.mlp), layer.mlp.down.k) for layer in layers if not isinstance(layer.mlp, Mixture)}
+    expect(len(kinds) <= 1, "MLPs of several sizes")
+    return max((size for _, size in kinds), default=0)
+
+
+def _activation(mlp: nn.Module) -> int:
+    """Return the number of an MLP's activation."""
+    own = next((getattr(mlp, name) for name in _ACTIVATION_NAMES if hasattr(mlp, name)), None)
+    if own is None:
+        raise OtherKind("an MLP without activation")
+    x = torch.linspace(-8, 8, 101)
+    for number, activation in _ACTIVATIONS.items():
+        if torch.allclose(own(x), activation(x), rtol=1e-5, atol=1e-6):
+            return number
+    raise OtherKind(f"the activation {type(own).__name__}")
 
 
 def _embedding(embedding: Any, dtype: torch.dtype, linears: LinearLayers[L]) -> torch.Tensor | L:
     expect(plain(embedding), "embeddings with hooks")
-    if type(embedding) is not torch.nn.Embedding:
+    if not isinstance(embedding, nn.Embedding):
         return linears.shared(embedding)
     weight: torch.Tensor = embedding.weight.detach()
     expect(weight.dtype is dtype and weight.is_contiguous(), "embeddings in another format")
@@ -104,79 +276,14 @@ def _embedding(embedding: Any, dtype: torch.dtype, linears: LinearLayers[L]) -> 
     return weight
 
 
-def _expect_parts(layer: Any) -> None:
-    attention = set(dict(layer.self_attn.named_children()))
-    expect(set(dict(layer.named_children())) == _LAYER, "layers of other parts")
-    expect(attention in (_ATTENTION, _ATTENTION | _HEAD_NORMS), "attention of other parts")
-    expect(set(dict(layer.mlp.named_children())) in (_MLP, _MIXTURE), "an MLP of other parts")
-
-
-def _layer(layer: Any, name: str, linears: LinearLayers[L]) -> DecoderLayer[L]:
-    attention, mlp = layer.self_attn, layer.mlp
-    head_norms = [
-        _norm(norm, attention.head_dim)[0] if norm is not None else None
-        for norm in (getattr(attention, each, None) for each in ("q_norm", "k_norm"))
-    ]
-    first, second, third, fourth = (name + site for site in _SITES)
-    return DecoderLayer(
-        projections=linears.merged(attention.q_proj, attention.k_proj, attention.v_proj),
-        output=linears.single(attention.o_proj),
-        mlp=_mlp(mlp, linears),
-        sites=(first, second, third, fourth),
-        input_norm=_norm(layer.input_layernorm)[0],
-        post_norm=_norm(layer.post_attention_layernorm)[0],
-        query_norm=head_norms[0],
-        key_norm=head_norms[1],
-    )
-
-
-def _mlp(mlp: Any, linears: LinearLayers[L]) -> GatedMLP[L] | Mixture[L]:
-    if hasattr(mlp, "experts"):
-        return linears.mixture(mlp.gate, mlp.experts)
-    return GatedMLP(linears.merged(mlp.gate_proj, mlp.up_proj), linears.single(mlp.down_proj))
-
-
-def _intermediate_size(layers: tuple[DecoderLayer[L], ...]) -> int:
-    """Return that of gated MLPs; 0 if all layers are mixtures."""
-    sizes = {layer.mlp.down.k for layer in layers if isinstance(layer.mlp, GatedMLP)}
-    expect(len(sizes) <= 1, "MLPs of several sizes")
-    return max(sizes, default=0)
-
-
-def _norm(norm: Any, size: int | None = None) -> tuple[torch.Tensor, float]:
-    """Return the factors of an RMSNorm in float32, and its epsilon; some architectures store factors minus one."""
-    epsilon = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
-    if not isinstance(epsilon, float):
-        raise OtherKind(f"{type(norm).__name__} has no epsilon")
-    own = norm.weight.detach().float()
-    expect(size is None or own.shape == (size,), f"{type(norm).__name__} of {tuple(own.shape)} instead of one head")
-    x = torch.randn(4, len(own), generator=torch.Generator().manual_seed(0)).to(norm.weight)
-    normalized = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + epsilon)
-    with torch.inference_mode():
-        expected = norm(x).float()
-    tolerance = 1e-5 if x.dtype is torch.float32 else 2e-2
-    for factors in (own, 1 + own):
-        if torch.allclose(normalized * factors, expected, rtol=tolerance, atol=tolerance):
-            return factors.contiguous(), epsilon
-    raise OtherKind(f"{type(norm).__name__} is no RMSNorm")
-
-
-def _edges(config: Any) -> tuple[int, ...]:
-    """Return the positions where angles may change; it does no harm if a table of angles ends at one needlessly."""
-    own = getattr(config.get_text_config(), "max_position_embeddings", None)
-    edges = {threshold.tokens for threshold in thresholds(config, sys.maxsize)}
-    return tuple(edges if own is None else edges | {own})
-
-
-def _rotary(rotary: Any) -> Any:
-    """Return a function from positions `[num_tokens]` to cosines and sines `[num_tokens, rotary_size]`."""
-    expect(hasattr(rotary, "inv_freq"), "positions of another kind")
-
-    def angles(positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch.inference_mode():
-            cosines, sines = rotary(
-                torch.empty(0, dtype=torch.float32, device=positions.device), positions.unsqueeze(0)
-            )
-        return cosines[0], sines[0]
-
-    return angles
+def _factors(model: Any, calls: Sequence[Attended]) -> Factors:
+    """Return the factors by the names that transformers gives them."""
+    config, inner = model.config, model.model
+    embedding = float(getattr(inner, "embedding_multiplier", 1.0))
+    own = getattr(inner.embed_tokens, "embed_scale", getattr(inner.embed_tokens, "scale", None))
+    if own is not None:
+        embedding *= float(torch.as_tensor(own).to(model.dtype))
+    residual = _only({float(getattr(layer, "residual_multiplier", 1.0)) for layer in inner.layers}, "residual factors")
+    logit = float(getattr(model, "logit_scale", 1.0)) / float(getattr(config, "logits_scaling", 1.0))
+    cap = float(getattr(config, "final_logit_softcapping", None) or 0.0)
+    return Factors(embedding, residual, logit, cap, _only({call.softcap for call in calls}, "bounds of scores"))

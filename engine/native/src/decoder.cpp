@@ -69,25 +69,29 @@ class Decoder {
 
   void compute() {
     embed();
+    const Norm* of_change = nullptr;
     for (int64_t index = 0; index < model_.num_layers; ++index) {
       const OrcaDecoderLayer& layer = model_.layers[index];
-      norm_rows(layer.input_norm, index > 0);
-      linear(*layer.projections, call_.normed, call_.projected);
-      adapt(&OrcaAdapterLayer::projections, index, call_.normed, call_.projected);
+      if (index > 0) {
+        advance(of_change, layer.input_norm);
+      } else if (layer.input_norm) {
+        normalize(*layer.input_norm);
+      }
+      const OrcaBuffer& input = layer.input_norm ? call_.normed : call_.hidden;
+      linear(*layer.projections, input, call_.projected);
+      adapt(&OrcaAdapterLayer::projections, index, input, call_.projected);
       position_heads(layer);
       const bool is_last = index + 1 == model_.num_layers;
-      attend_layer(call_.caches[index], is_last);
+      attend_layer(layer, call_.caches[index], is_last);
       if (is_last && !keep_wanted()) return;
       linear(*layer.output, call_.attended, call_.change);
       adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change);
-      norm_rows(layer.post_norm, true);
-      compute_mlp(layer, index);
+      advance(layer.output_norm, layer.mlp_norm);
+      compute_mlp(layer, index, layer.mlp_norm || model_.is_parallel ? call_.normed : call_.hidden);
+      of_change = layer.down_norm;
     }
-    norm_rows(model_.final_norm, true);
-    linear(*model_.head, call_.normed, {call_.logits, model_.head->n});
-    if (!call_.highest) return;
-    const Rows logits{call_.logits, num_rows_, model_.head->n, model_.format};
-    work_.maxima.find(logits, logits.stride, nullptr, team_, thread_);
+    advance(of_change, model_.final_norm);
+    compute_logits();
   }
 
  private:
@@ -157,6 +161,7 @@ class Decoder {
     if (num_rows_ < call_.num_tokens) {
       by_shares([&](int part) {
         keep_rows(call_.hidden, model_.hidden_size, part);
+        if (model_.is_parallel) keep_rows(call_.normed, model_.hidden_size, part);
         keep_rows(call_.attended, model_.num_heads * model_.head_size, part);
       });
     }
@@ -171,6 +176,7 @@ class Decoder {
       const int64_t size = model_.hidden_size;
       gather(call_.ids, num_rows_, static_cast<const T*>(model_.embedding), size, call_.hidden, size, part);
     });
+    scale(rows_of(call_.hidden, num_rows_), model_.hidden_size, model_.embedding_factor, 0);
   }
 
   // In place: threads share columns, and no row is written before it is read, because rows ascend.
@@ -194,34 +200,60 @@ class Decoder {
     return {data, call_.num_tokens, call_.projected.stride, count, model_.head_size, model_.format};
   }
 
-  // Add the result of the last part of a layer to the stream, and normalize the stream for the next part.
-  void norm_rows(const float* weight, bool changed) {
-    const Vectors residual = stream(call_.hidden), change = stream(call_.change);
+  void normalize(const Norm& norm) {
     by_shares([&](int part) {
-      rms_norm_team(changed ? change : residual, changed ? &residual : nullptr, stream(call_.normed), weight,
-                    model_.hidden_size, model_.epsilon, part, team_.size());
+      norm_team(stream(call_.hidden), nullptr, stream(call_.normed), norm, part, team_.size());
     });
+  }
+
+  // Add the result of the last part of a layer to the stream, and normalize the stream for the next part.
+  void advance(const Norm* of_change, const Norm* next) {
+    const Change change{of_change, model_.residual_factor, model_.hidden_size};
+    by_shares([&](int part) {
+      advance_team(stream(call_.change), change, stream(call_.hidden), stream(call_.normed), next, part, team_.size());
+    });
+  }
+
+  void scale(const Rows& rows, int64_t width, float factor, float cap) {
+    if (factor == 1 && cap == 0) return;
+    by_shares([&](int part) { scale_team(rows, width, factor, cap, part, team_.size()); });
   }
 
   void position_heads(const OrcaDecoderLayer& layer) {
+    const bool is_by_head = layer.query_norm && layer.query_norm->width == model_.head_size;
+    if (layer.query_norm && !is_by_head) normalize_all_heads(layer);
+    if (layer.table < 0 && !is_by_head) return;
     by_shares([&](int part) {
-      position(heads(0, model_.num_heads), layer.query_norm, part);
-      position(heads(model_.num_heads, model_.num_kv_heads), layer.key_norm, part);
+      position(heads(0, model_.num_heads), layer.table, is_by_head ? layer.query_norm : nullptr, part);
+      position(heads(model_.num_heads, model_.num_kv_heads), layer.table, is_by_head ? layer.key_norm : nullptr, part);
     });
   }
 
-  void position(const Vectors& vectors, const float* weight, int part) {
-    const Norm norm{weight, model_.head_size, model_.epsilon};
-    const Angles angles{call_.cosines, call_.sines, call_.positions, model_.rotary_size};
-    rotary_team(vectors, weight ? &norm : nullptr, angles, part, team_.size());
+  void normalize_all_heads(const OrcaDecoderLayer& layer) {
+    const Vectors queries = heads(0, 1), keys = heads(model_.num_heads, 1);  // the first of each, and all behind it
+    by_shares([&](int part) {
+      norm_team(queries, nullptr, queries, *layer.query_norm, part, team_.size());
+      norm_team(keys, nullptr, keys, *layer.key_norm, part, team_.size());
+    });
   }
 
-  void attend_layer(const OrcaLayerCache& cache, bool is_last) {
+  void position(const Vectors& vectors, int64_t table, const Norm* norm, int part) {
+    Angles angles{nullptr, nullptr, call_.positions, 0, model_.by_neighbors != 0};
+    if (table >= 0) {
+      angles.cos = call_.tables[table].cosines;
+      angles.sin = call_.tables[table].sines;
+      angles.width = model_.rotary_size;
+    }
+    rotary_team(vectors, norm, angles, part, team_.size());
+  }
+
+  void attend_layer(const OrcaDecoderLayer& layer, const OrcaLayerCache& cache, bool is_last) {
     OrcaAttention attention = call_.attention[cache.group];
     attention.keys = cache.keys;
     attention.values = cache.values;
     attention.key_scales = cache.key_scales;
     attention.value_scales = cache.value_scales;
+    attention.sinks = layer.sinks;
     const int64_t size = model_.head_size;
     T* query = row(call_.projected, 0);
     attention.query = query;
@@ -236,31 +268,39 @@ class Decoder {
     attend(attention, work_.attention, team_, thread_);
   }
 
-  void compute_mlp(const OrcaDecoderLayer& layer, int64_t index) {
+  void compute_mlp(const OrcaDecoderLayer& layer, int64_t index, const OrcaBuffer& input) {
     if (layer.mixture) {
-      return mixture_team(*layer.mixture, rows_of(call_.normed, num_rows_), rows_of(call_.change, num_rows_), work_.linear,
+      return mixture_team(*layer.mixture, rows_of(input, num_rows_), rows_of(call_.change, num_rows_), work_.linear,
                           work_.mixture, team_, thread_);
     }
     const Mlp mlp{layer.gate_up, layer.down, model_.activation};
-    if (call_.num_adapters == 0 && mlp.fits(num_rows_)) {
-      return mlp_team(mlp, rows_of(call_.normed, num_rows_), rows_of(call_.change, num_rows_), work_.linear, work_.gated,
-                      team_, thread_);
+    if (model_.is_gated && call_.num_adapters == 0 && mlp.fits(num_rows_)) {
+      return mlp_team(mlp, rows_of(input, num_rows_), rows_of(call_.change, num_rows_), work_.linear, work_.gated, team_,
+                      thread_);
     }
-    linear(*layer.gate_up, call_.normed, call_.gate_up);
-    adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up);
-    gate_rows();
-    linear(*layer.down, call_.gated, call_.change);
-    adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change);
+    linear(*layer.gate_up, input, call_.gate_up);
+    adapt(&OrcaAdapterLayer::gate_up, index, input, call_.gate_up);
+    const OrcaBuffer& inner = model_.is_gated ? call_.gated : call_.gate_up;
+    activate(inner);
+    linear(*layer.down, inner, call_.change);
+    adapt(&OrcaAdapterLayer::down, index, inner, call_.change);
   }
 
-  void gate_rows() {
+  void activate(const OrcaBuffer& inner) {
     const int64_t size = model_.intermediate_size;
     const Rows gate = rows_of(call_.gate_up, num_rows_);
     const OrcaBuffer behind{row(call_.gate_up, 0) + size, call_.gate_up.stride};
     by_shares([&](int part) {
-      gated_team(gate, rows_of(behind, num_rows_), rows_of(call_.gated, num_rows_), size, model_.activation, part,
-                 team_.size());
+      if (!model_.is_gated) return activate_team(gate, size, model_.activation, part, team_.size());
+      gated_team(gate, rows_of(behind, num_rows_), rows_of(inner, num_rows_), size, model_.activation, part, team_.size());
     });
+  }
+
+  void compute_logits() {
+    linear(*model_.head, call_.normed, {call_.logits, model_.head->n});
+    const Rows logits{call_.logits, num_rows_, model_.head->n, model_.format};
+    scale(logits, logits.stride, model_.logit_factor, model_.logit_cap);
+    if (call_.highest) work_.maxima.find(logits, logits.stride, nullptr, team_, thread_);
   }
 
   const OrcaDecoder& model_;

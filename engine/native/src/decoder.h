@@ -1,35 +1,52 @@
-// A whole decoder of the common kind, computed by one call: embeddings; per layer a norm, merged projections, rotary
-// positions, attention over block tables, and a second norm with a gated MLP or a mixture of experts; then a final norm, the
+// A whole decoder of the common kind, computed by one call: embeddings; per layer merged projections, rotary positions,
+// attention over block tables, and an MLP or a mixture of experts, with norms before or after both; then a final norm, the
 // head, and on request the highest logits. After the last attention only the requested rows are computed.
 
 #pragma once
 
 #include "attention.h"
+#include "elementwise.h"
 #include "linear.h"
 #include "mixture.h"
 
 struct OrcaDecoderLayer {
   const orca::Linear* projections;  // queries, keys and values side by side
   const orca::Linear* output;
-  const orca::Linear* gate_up;  // side by side
+  const orca::Linear* gate_up;  // side by side; or one layer without a gate
   const orca::Linear* down;
   const OrcaMixture* mixture;  // instead of both; or null
-  const float* input_norm;  // [hidden_size]
-  const float* post_norm;
-  const float* query_norm;  // [head_size] or null
-  const float* key_norm;
+  // Each norm may be null: of the stream before attention, and of its result; of the stream before the MLP, and of its
+  // result.
+  const orca::Norm* input_norm;
+  const orca::Norm* output_norm;
+  const orca::Norm* mlp_norm;
+  const orca::Norm* down_norm;
+  const orca::Norm* query_norm;  // of one head, or of all together
+  const orca::Norm* key_norm;
+  const float* sinks;  // [num_heads] or null
+  int64_t table;       // of angles; -1: positions are not rotated
 };
 
 struct OrcaDecoder {
   const OrcaDecoderLayer* layers;
   const void* embedding;       // [vocab, hidden_size]; or null, and
   const orca::Linear* shared;  // its rows are those of these weights
-  const float* final_norm;
+  const orca::Norm* final_norm;
   const orca::Linear* head;
   int64_t num_layers, hidden_size, num_heads, num_kv_heads, head_size, rotary_size, intermediate_size;
-  float epsilon;
+  float embedding_factor, residual_factor, logit_factor;
+  float logit_cap;       // 0: none
+  int32_t is_gated;      // whether MLPs that are no mixtures have a gate
+  int32_t is_parallel;   // whether an MLP reads what attention reads, instead of the stream after it
+  int32_t by_neighbors;  // as in orca::Angles
   int32_t activation;
   int32_t format;  // of all rows: orca::Format
+};
+
+// Angles of all positions, each [positions, rotary_size].
+struct OrcaAngleTable {
+  const float* cosines;
+  const float* sines;
 };
 
 // The change of an adapter to a linear layer: y += up(down(x)). Both null: no change.
@@ -70,8 +87,7 @@ struct OrcaBuffer {
 struct OrcaDecoderCall {
   const int64_t* ids;        // [num_tokens]
   const int64_t* positions;  // [num_tokens]
-  const float* cosines;      // [positions, rotary_size]
-  const float* sines;
+  const OrcaAngleTable* tables;
   const int64_t* rows;  // [num_rows] of the stream, ascending, whose logits are wanted
   void* logits;         // [num_rows, head->n]
   float* highest;       // [num_rows]: the highest logit of each row, NaN if one is; null: not wanted
@@ -80,7 +96,7 @@ struct OrcaDecoderCall {
   OrcaBuffer normed;     // [num_tokens, hidden_size]
   OrcaBuffer projected;  // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]
   OrcaBuffer attended;   // [num_tokens, num_heads * head_size]
-  OrcaBuffer gate_up;    // [num_tokens, 2 * intermediate_size]
+  OrcaBuffer gate_up;    // [num_tokens, 2 * intermediate_size], half of it without gates
   OrcaBuffer gated;      // [num_tokens, intermediate_size]
   OrcaBuffer change;     // [num_tokens, hidden_size]
   // For the rows of one adapter at a time, contiguous: the input of a linear layer, the results of `down` and of `up`.

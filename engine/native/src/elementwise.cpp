@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "activation.h"
 #include "number.h"
@@ -15,21 +16,13 @@
 namespace orca {
 namespace {
 
-template <class T>
-void gated_row(const Rows& gate, const Rows& up, const Rows& y, int64_t row, Range part, int32_t activation) {
-    const T* left = static_cast<const T*>(gate.data) + row * gate.stride + part.begin;
-    const T* right = static_cast<const T*>(up.data) + row * up.stride + part.begin;
-    T* to = static_cast<T*>(y.data) + row * y.stride + part.begin;
-    const int64_t width = part.end - part.begin;
-    orca::gated_row(left, right, to, width, activation);
-}
-
 template <class T> T* vector_of(const Vectors& all, int64_t index) {
     const int64_t row = index / all.parts, part = index % all.parts;
     return static_cast<T*>(all.data) + row * all.row_stride + part * all.part_stride;
 }
 
-template <class T> void norm_row(const T* x, T* residual, T* y, const float* weight, int64_t width, float eps) {
+template <class T> void norm_row(const T* x, T* residual, T* y, const Norm& norm) {
+    const int64_t width = norm.width;
     const auto added = [&](int64_t i, int64_t count) {
         const f32x16 values = take_numbers(x + i, count);
         if (residual == nullptr) return values;
@@ -39,23 +32,60 @@ template <class T> void norm_row(const T* x, T* residual, T* y, const float* wei
         return take_numbers(sums, count);
     };
     f32x16 even{}, odd{};  // a single chain would be bound by latency
-    int64_t i = 0;
-    for (; i + 2 * kLanes <= width; i += 2 * kLanes) {
-        const f32x16 first = added(i, kLanes), second = added(i + kLanes, kLanes);
-        even += first * first;
-        odd += second * second;
-    }
-    for (; i < width; i += kLanes) {
-        const f32x16 values = added(i, std::min<int64_t>(width - i, kLanes));
-        even += values * values;
-    }
-    if (residual != nullptr) x = residual;
-    const float scale = 1.0f / std::sqrt(sum_of(even + odd) / static_cast<float>(width) + eps);
-    const auto scaled = [&](int64_t i, int64_t count) {
-        put_numbers(y + i, take_numbers(x + i, count) * scale * take_numbers(weight + i, count), count);
+    const auto total = [&](auto term) {
+        even = odd = f32x16{};
+        int64_t i = 0;
+        for (; i + 2 * kLanes <= width; i += 2 * kLanes) {
+            even += term(i, kLanes);
+            odd += term(i + kLanes, kLanes);
+        }
+        for (; i < width; i += kLanes) even += term(i, std::min<int64_t>(width - i, kLanes));
+        return sum_of(even + odd);
     };
-    for (i = 0; i + kLanes <= width; i += kLanes) scaled(i, kLanes);
-    if (i < width) scaled(i, width - i);
+    const auto square = [](f32x16 values) { return values * values; };
+    const T* const sums = residual != nullptr ? residual : x;
+    float mean = 0, squares;
+    if (norm.centers) {
+        mean = total(added) / static_cast<float>(width);
+        squares = total([&](int64_t i, int64_t count) {
+            const f32x16 centered = take_numbers(sums + i, count) - mean;
+            return square(count == kLanes ? centered : lane_numbers() < static_cast<int32_t>(count) ? centered : f32x16{});
+        });
+    } else {
+        squares = total([&](int64_t i, int64_t count) { return square(added(i, count)); });
+    }
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + norm.epsilon);
+    for (int64_t i = 0; i < width; i += kLanes) {
+        const int64_t count = std::min<int64_t>(width - i, kLanes);
+        f32x16 scaled = (take_numbers(sums + i, count) - mean) * scale * take_numbers(norm.weight + i, count);
+        if (norm.bias != nullptr) scaled += take_numbers(norm.bias + i, count);
+        put_numbers(y + i, scaled, count);
+    }
+}
+
+// x = compute(x) over `width` values.
+template <class T, class Compute> void change_row(T* x, int64_t width, Compute compute) {
+    for (int64_t i = 0; i < width; i += kLanes) {
+        const int64_t count = std::min<int64_t>(width - i, kLanes);
+        put_numbers(x + i, compute(take_numbers(x + i, count)), count);
+    }
+}
+
+template <class T> void advance_row(T* x, const Change& change, T* residual, T* y, const Norm* norm) {
+    if (change.norm != nullptr) norm_row<T>(x, nullptr, x, *change.norm);
+    if (change.factor != 1.0f) change_row(x, change.width, [&](f32x16 values) { return values * change.factor; });
+    if (norm != nullptr) return norm_row<T>(x, residual, y, *norm);
+    for (int64_t i = 0; i < change.width; i += kLanes) {
+        const int64_t count = std::min<int64_t>(change.width - i, kLanes);
+        put_numbers(residual + i, take_numbers(residual + i, count) + take_numbers(x + i, count), count);
+    }
+}
+
+template <class T> void scale_row(T* x, int64_t width, float factor, float cap) {
+    if (cap == 0.0f) return change_row(x, width, [&](f32x16 values) { return values * factor; });
+    // tanh(u) = 1 - 2 / (1 + exp(2 u))
+    const float inner = 2.0f * factor / cap;
+    change_row(x, width, [&](f32x16 values) { return cap - 2.0f * cap / (1.0f + exp_of(values * inner)); });
 }
 
 template <class T> void turn(T* x, const float* cos, const float* sin, int64_t width) {
@@ -70,50 +100,102 @@ template <class T> void turn(T* x, const float* cos, const float* sin, int64_t w
     }
 }
 
-template <class T> void normed_turn(T* x, const Norm* norm, const float* cos, const float* sin, int64_t width) {
-    if (norm != nullptr) norm_row<T>(x, nullptr, x, norm->weight, norm->width, norm->eps);
-    turn(x, cos, sin, width);
+template <class T> void turn_neighbors(T* x, const float* cos, const float* sin, int64_t width) {
+    const i32x16 neighbors = lane_numbers() ^ 1;
+    for (int64_t i = 0; i < width; i += kLanes) {
+        const int64_t count = std::min<int64_t>(width - i, kLanes);
+        const f32x16 values = take_numbers(x + i, count);
+        const f32x16 turned = values * take_numbers(cos + i, count);
+        put_numbers(x + i, turned + __builtin_shuffle(values, neighbors) * take_numbers(sin + i, count), count);
+    }
+}
+
+template <class T> void normed_turn(T* x, const Norm* norm, const Angles& angles, int64_t at) {
+    if (norm != nullptr) norm_row<T>(x, nullptr, x, *norm);
+    if (angles.width == 0) return;
+    if (angles.neighbors) {
+        turn_neighbors(x, angles.cos + at, angles.sin + at, angles.width);
+    } else {
+        turn(x, angles.cos + at, angles.sin + at, angles.width);
+    }
+}
+
+// Call compute with a null pointer to the type of the numbers.
+template <class Compute> void by_format(int32_t format, Compute compute) {
+    if (format == BF16) return compute(static_cast<bf16*>(nullptr));
+    compute(static_cast<float*>(nullptr));
+}
+
+template <class T> T* row_of(const Rows& all, int64_t row, int64_t column) {
+    return static_cast<T*>(all.data) + row * all.stride + column;
 }
 
 }  // namespace
 
-void rms_norm_team(
-    const Vectors& x, const Vectors* residual, const Vectors& y, const float* weight, int64_t width, float eps,
-    int thread, int threads) {
+void norm_team(const Vectors& x, const Vectors* residual, const Vectors& y, const Norm& norm, int thread, int threads) {
     const Range part = share(x.rows * x.parts, thread, threads);
-    for (int64_t i = part.begin; i < part.end; i++) {
-        if (x.format == BF16) {
-            bf16* added = residual == nullptr ? nullptr : vector_of<bf16>(*residual, i);
-            norm_row(vector_of<bf16>(x, i), added, vector_of<bf16>(y, i), weight, width, eps);
-        } else {
-            float* added = residual == nullptr ? nullptr : vector_of<float>(*residual, i);
-            norm_row(vector_of<float>(x, i), added, vector_of<float>(y, i), weight, width, eps);
+    by_format(x.format, [&](auto* of) {
+        using T = std::remove_pointer_t<decltype(of)>;
+        for (int64_t i = part.begin; i < part.end; i++) {
+            norm_row(vector_of<T>(x, i), residual ? vector_of<T>(*residual, i) : nullptr, vector_of<T>(y, i), norm);
         }
-    }
+    });
+}
+
+void advance_team(
+    const Vectors& x, const Change& change, const Vectors& residual, const Vectors& y, const Norm* norm, int thread,
+    int threads) {
+    const Range part = share(x.rows * x.parts, thread, threads);
+    by_format(x.format, [&](auto* of) {
+        using T = std::remove_pointer_t<decltype(of)>;
+        for (int64_t i = part.begin; i < part.end; i++) {
+            advance_row(vector_of<T>(x, i), change, vector_of<T>(residual, i), vector_of<T>(y, i), norm);
+        }
+    });
+}
+
+void activate_team(const Rows& x, int64_t width, int32_t activation, int thread, int threads) {
+    const auto [rows, columns] = block_of(x.m, width, thread, threads);
+    by_format(x.format, [&](auto* of) {
+        using T = std::remove_pointer_t<decltype(of)>;
+        for (int64_t row = rows.begin; row < rows.end; row++) {
+            activated_row(row_of<T>(x, row, columns.begin), columns.end - columns.begin, activation);
+        }
+    });
+}
+
+void scale_team(const Rows& x, int64_t width, float factor, float cap, int thread, int threads) {
+    const auto [rows, columns] = block_of(x.m, width, thread, threads);
+    by_format(x.format, [&](auto* of) {
+        using T = std::remove_pointer_t<decltype(of)>;
+        for (int64_t row = rows.begin; row < rows.end; row++) {
+            scale_row(row_of<T>(x, row, columns.begin), columns.end - columns.begin, factor, cap);
+        }
+    });
 }
 
 void gated_team(
     const Rows& gate, const Rows& up, const Rows& y, int64_t width, int32_t activation, int thread, int threads) {
     const auto [rows, columns] = block_of(y.m, width, thread, threads);
-    for (int64_t row = rows.begin; row < rows.end; row++) {
-        if (y.format == BF16) {
-            gated_row<bf16>(gate, up, y, row, columns, activation);
-        } else {
-            gated_row<float>(gate, up, y, row, columns, activation);
+    by_format(y.format, [&](auto* of) {
+        using T = std::remove_pointer_t<decltype(of)>;
+        for (int64_t row = rows.begin; row < rows.end; row++) {
+            const int64_t from = columns.begin;
+            gated_row(row_of<const T>(gate, row, from), row_of<const T>(up, row, from), row_of<T>(y, row, from),
+                      columns.end - from, activation);
         }
-    }
+    });
 }
 
 void rotary_team(const Vectors& x, const Norm* norm, const Angles& angles, int thread, int threads) {
     const Range part = share(x.rows * x.parts, thread, threads);
-    for (int64_t i = part.begin; i < part.end; i++) {
-        const int64_t row = i / x.parts, at = (angles.positions ? angles.positions[row] : row) * angles.width;
-        if (x.format == BF16) {
-            normed_turn(vector_of<bf16>(x, i), norm, angles.cos + at, angles.sin + at, angles.width);
-        } else {
-            normed_turn(vector_of<float>(x, i), norm, angles.cos + at, angles.sin + at, angles.width);
+    by_format(x.format, [&](auto* of) {
+        using T = std::remove_pointer_t<decltype(of)>;
+        for (int64_t i = part.begin; i < part.end; i++) {
+            const int64_t row = i / x.parts;
+            normed_turn(vector_of<T>(x, i), norm, angles, (angles.positions ? angles.positions[row] : row) * angles.width);
         }
-    }
+    });
 }
 
 }  // namespace orca
@@ -122,7 +204,7 @@ extern "C" void orca_rms_norm(
     const orca::Vectors* x, const orca::Vectors* residual, const orca::Vectors* y, const float* weight, int64_t width,
     float eps, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    orca::rms_norm_team(*x, residual, *y, weight, width, eps, omp_get_thread_num(), omp_get_num_threads());
+    orca::norm_team(*x, residual, *y, {weight, nullptr, width, eps, 0}, omp_get_thread_num(), omp_get_num_threads());
 }
 
 extern "C" void orca_gated(
@@ -134,5 +216,5 @@ extern "C" void orca_gated(
 extern "C" void orca_rotary(
     const orca::Vectors* x, const float* cos, const float* sin, int64_t width, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    orca::rotary_team(*x, nullptr, {cos, sin, nullptr, width}, omp_get_thread_num(), omp_get_num_threads());
+    orca::rotary_team(*x, nullptr, {cos, sin, nullptr, width, false}, omp_get_thread_num(), omp_get_num_threads());
 }

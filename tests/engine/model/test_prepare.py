@@ -8,10 +8,11 @@ import torch
 
 from orcastream.engine import EngineConfig
 from orcastream.engine.attention.native_backend import NativeBackend
-from orcastream.engine.model.decoder_model import ATTRIBUTE
+from orcastream.engine.model.decoder_model import ATTRIBUTE, Factors
 from orcastream.engine.model.load import load_model_config
+from orcastream.engine.model.passes import recognize
 from orcastream.engine.model.prepare import prepare_model
-from tests.engine.model.passes.test_compile_decoder import SAME_KIND, random_model
+from tests.engine.model.passes.test_compile_decoder import SAME_KIND, VARIANTS, random_model
 from tests.engine.needs_operators import needs_operators
 
 pytestmark = needs_operators
@@ -27,9 +28,7 @@ _YARN = {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1,
 }
-_MINISTRAL = {"rope_parameters": _YARN, "max_position_embeddings": 1024, "pad_token_id": 0}
-_LATE = [1] * 6 + [0]
-"""Of seven layers the last turns nothing."""
+_MINISTRAL: dict[str, Any] = {"rope_parameters": _YARN, "max_position_embeddings": 1024, "pad_token_id": 0}
 
 
 def prepared(tmp_path: Path, family: str, dtype: torch.dtype, max_model_len: int = 1000, **changes: Any) -> Any:
@@ -46,23 +45,36 @@ def test_matching_models_keep_the_compiled_decoder(family: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", VARIANTS)
+def test_variants_keep_it_too(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    assert hasattr(prepared(tmp_path, family, dtype, **VARIANTS[family]), ATTRIBUTE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_queries_that_grow_beyond_a_length_that_the_check_does_not_reach(dtype: torch.dtype, tmp_path: Path) -> None:
+    assert not hasattr(prepared(tmp_path, "ministral3", dtype, **_MINISTRAL), ATTRIBUTE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    ("family", "changes"),
+    "changes",
     [
-        pytest.param("ministral3", _MINISTRAL, id="queries grow beyond a length that the check does not reach"),
-        pytest.param("smollm3", {"num_hidden_layers": 8, "pad_token_id": 0}, id="every fourth layer rotates nothing"),
-        pytest.param(
-            "smollm3", {"num_hidden_layers": 7, "no_rope_layers": _LATE, "pad_token_id": 0}, id="a late layer does not"
-        ),
-        pytest.param("granite", {"logits_scaling": 1.05}, id="a factor that 16 bits hide"),
-        pytest.param("granite", {"residual_multiplier": 0.95}, id="another one"),
+        pytest.param({"logits_scaling": 1.05}, id="a factor that 16 bits hide"),
+        pytest.param({"residual_multiplier": 0.95}, id="another one"),
     ],
 )
-def test_lookalike_models_do_not_keep_it(
-    family: str, changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path
+def test_a_factor_that_is_overlooked_is_detected(
+    changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = prepared(tmp_path, family, dtype, **changes)
-    assert not hasattr(model, ATTRIBUTE)
+    monkeypatch.setattr(recognize, "_factors", lambda *_: Factors())
+    assert not hasattr(prepared(tmp_path, "granite", dtype, **changes), ATTRIBUTE)
+
+
+@pytest.mark.parametrize("layers", [[1, 1, 1, 0] * 2, [1] * 6 + [0]], ids=["every fourth", "a late one"])
+def test_layers_that_rotate_nothing_are_found(layers: list[int], tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"num_hidden_layers": len(layers), "no_rope_layers": layers, "pad_token_id": 0}
+    model = prepared(tmp_path, "smollm3", torch.bfloat16, **changes)
+    assert [layer.table for layer in getattr(model, ATTRIBUTE).layers] == [0 if each else None for each in layers]
 
 
 def test_an_unreachable_length_does_not_matter(tmp_path: Path) -> None:

@@ -51,6 +51,33 @@ SAME_KIND: dict[str, dict[str, Any]] = {
         "mlp_only_layers": [1],
     },
 }
+_SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+_HALF = {"head_dim": None, "hidden_size": 128}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "arcee": {},
+    "cohere": {**_HALF, "pad_token_id": 0, "logit_scale": 0.3},
+    "cohere2": {**_SLIDING, "pad_token_id": 0},
+    "ernie4_5": {"pad_token_id": 0},
+    "exaone4": {**_SLIDING, "pad_token_id": 0},
+    "gemma": {},
+    "gemma2": {**_SLIDING, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
+    "gemma3_text": {**_SLIDING, "tie_word_embeddings": True},
+    "glm": {"pad_token_id": 0},
+    "glm4": {"pad_token_id": 0},
+    "granite": {**_HALF, "residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 3.0},
+    "jais2": {},
+    "nemotron": {**_HALF, "hidden_act": "relu2"},
+    "olmo2": {**_HALF},
+    "olmo3": {**_HALF, **_SLIDING},
+    "olmoe": {**_HALF, "num_experts": 5, "num_experts_per_tok": 2},
+    "phi": {**_HALF},
+    "phi3": {**_HALF, "partial_rotary_factor": 0.5, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "seed_oss": {"pad_token_id": 0},
+    "smollm3": {**_HALF, "no_rope_layers": [1, 0, 1], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "stablelm": {**_HALF, "use_qkv_bias": True},
+    "starcoder2": {**_HALF, "hidden_act": "relu"},
+}
+"""Other norms, activations, factors, rotated neighbors, and layers that rotate nothing or by angles of their own."""
 
 
 @pytest.fixture(autouse=True)
@@ -87,11 +114,22 @@ def test_logits_equal_those_of_the_model(family: str, dtype: torch.dtype) -> Non
     check_loaded(model, NativeBackend(), reference)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", VARIANTS)
+def test_logits_of_variants_equal_those_of_the_model(family: str, dtype: torch.dtype) -> None:
+    model = random_model(family, dtype, **VARIANTS[family])
+    reference = Reference.of(model, 128)
+    implementation = model.config._attn_implementation
+    assert apply_passes(model)["compile_decoder"] == 1
+    assert model.config._attn_implementation == implementation
+    check_loaded(model, NativeBackend(), reference)
+
+
 @pytest.mark.parametrize("wanted", [(1, 1, 1, 1), (0, 0, 3, 0), (0, 1, 0, 57), (70, 1, 9, 90)], ids=str)
-@pytest.mark.parametrize("family", ["llama", "mistral", "mixtral"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "mixtral", "cohere", "olmo2"])
 def test_omitting_logits_changes_no_other_logits(family: str, wanted: tuple[int, ...]) -> None:
     """The given number of last logits of each request equal those computed when all are requested."""
-    model = random_model(family, torch.float32, **SAME_KIND[family])
+    model = random_model(family, torch.float32, **{**SAME_KIND, **VARIANTS}[family])
     assert apply_passes(model)["compile_decoder"] == 1
     lengths = (70, 1, 9, 90)
     every, some = _last_logits(model, lengths, lengths), _last_logits(model, lengths, wanted)
@@ -109,7 +147,7 @@ def test_the_highest_logits_are_found_with_them(dtype: torch.dtype, value: float
     model = random_model("llama", dtype)
     assert apply_passes(model)["compile_decoder"] == 1
     with torch.inference_mode():
-        getattr(model, ATTRIBUTE).final_norm[3] = value
+        getattr(model, ATTRIBUTE).final_norm.weight[3] = value
     runner, batch = _batch(model, (70, 1, 9, 90), wanted)
     maxima = RowMaxima(sum(wanted))
     logits = runner.forward(batch, maxima)
@@ -203,18 +241,24 @@ def test_angles_are_not_precomputed_beyond_a_length_that_changes_them() -> None:
     assert [engine.generate([ids], greedy)[0].output_ids[0] for ids in prompts] == expected
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi3", "cohere", "olmo2"])
+@pytest.mark.parametrize("family", ["apertus", "gpt2", "gpt_neox", "hunyuan_v1_dense"])
 def test_other_kinds_are_computed_by_their_modules(family: str) -> None:
-    own = {} if family == "gpt2" else {"pad_token_id": 0}
-    model = random_model(family, torch.float32, **own)
+    model = random_model(family, torch.float32, pad_token_id=0)
     reference = Reference.of(model, 128)
     assert apply_passes(model)["compile_decoder"] == 0
     check_loaded(model, NativeBackend(), reference)
 
 
 def test_the_self_check_detects_lookalikes() -> None:
-    """Granite has the parts of a llama, but multiplies their outputs by its own factors."""
-    model = random_model("granite", torch.float32, residual_multiplier=0.5, embedding_multiplier=3.0)
+    """This one has the parts of a llama, but a layer of it multiplies its result."""
+    model = random_model("llama", torch.float32)
+    layer = model.model.layers[0]
+
+    class Layer(type(layer)):  # type: ignore[misc]
+        def forward(self, *given: Any, **named: Any) -> Any:
+            return super().forward(*given, **named) * 1.02
+
+    layer.__class__ = Layer
     reference = Reference.of(model, 128)
     assert apply_passes(model)["compile_decoder"] == 1
     with pytest.raises(UnsupportedModel, match="other logits"):
