@@ -67,6 +67,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "granite": {**_HALF, "residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 3.0},
     "jais2": {},
     "nemotron": {**_HALF, "hidden_act": "relu2"},
+    "olmo": {**_HALF, "eos_token_id": 2},
     "olmo2": {**_HALF},
     "olmo3": {**_HALF, **_SLIDING},
     "olmoe": {**_HALF, "num_experts": 5, "num_experts_per_tok": 2},
