@@ -40,20 +40,18 @@ template <class Compute> void by_activation(int32_t activation, Compute compute)
 // y = activation(gate) * up; y may be one of them.
 template <class T> void gated_row(const T* gate, const T* up, T* y, int64_t width, int32_t activation) {
     by_activation(activation, [&](auto activated) {
-        for (int64_t i = 0; i < width; i += kLanes) {
-            const int64_t count = std::min<int64_t>(width - i, kLanes);
+        for_vectors(width, [&](int64_t i, int64_t count) {
             put_numbers(y + i, activated(take_numbers(gate + i, count)) * take_numbers(up + i, count), count);
-        }
+        });
     });
 }
 
 // x = activation(x).
 template <class T> void activated_row(T* x, int64_t width, int32_t activation) {
     by_activation(activation, [&](auto activated) {
-        for (int64_t i = 0; i < width; i += kLanes) {
-            const int64_t count = std::min<int64_t>(width - i, kLanes);
+        for_vectors(width, [&](int64_t i, int64_t count) {
             put_numbers(x + i, activated(take_numbers(x + i, count)), count);
-        }
+        });
     });
 }
 

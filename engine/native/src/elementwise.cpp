@@ -55,30 +55,25 @@ template <class T> void norm_row(const T* x, T* residual, T* y, const Norm& norm
         squares = total([&](int64_t i, int64_t count) { return square(added(i, count)); });
     }
     const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + norm.epsilon);
-    for (int64_t i = 0; i < width; i += kLanes) {
-        const int64_t count = std::min<int64_t>(width - i, kLanes);
+    for_vectors(width, [&](int64_t i, int64_t count) {
         f32x16 scaled = (take_numbers(sums + i, count) - mean) * scale * take_numbers(norm.weight + i, count);
         if (norm.bias != nullptr) scaled += take_numbers(norm.bias + i, count);
         put_numbers(y + i, scaled, count);
-    }
+    });
 }
 
 // x = compute(x) over `width` values.
 template <class T, class Compute> void change_row(T* x, int64_t width, Compute compute) {
-    for (int64_t i = 0; i < width; i += kLanes) {
-        const int64_t count = std::min<int64_t>(width - i, kLanes);
-        put_numbers(x + i, compute(take_numbers(x + i, count)), count);
-    }
+    for_vectors(width, [&](int64_t i, int64_t count) { put_numbers(x + i, compute(take_numbers(x + i, count)), count); });
 }
 
 template <class T> void advance_row(T* x, const Change& change, T* residual, T* y, const Norm* norm) {
     if (change.norm != nullptr) norm_row<T>(x, nullptr, x, *change.norm);
     if (change.factor != 1.0f) change_row(x, change.width, [&](f32x16 values) { return values * change.factor; });
     if (norm != nullptr) return norm_row<T>(x, residual, y, *norm);
-    for (int64_t i = 0; i < change.width; i += kLanes) {
-        const int64_t count = std::min<int64_t>(change.width - i, kLanes);
+    for_vectors(change.width, [&](int64_t i, int64_t count) {
         put_numbers(residual + i, take_numbers(residual + i, count) + take_numbers(x + i, count), count);
-    }
+    });
 }
 
 template <class T> void scale_row(T* x, int64_t width, float factor, float cap) {
@@ -102,12 +97,11 @@ template <class T> void turn(T* x, const float* cos, const float* sin, int64_t w
 
 template <class T> void turn_neighbors(T* x, const float* cos, const float* sin, int64_t width) {
     const i32x16 neighbors = lane_numbers() ^ 1;
-    for (int64_t i = 0; i < width; i += kLanes) {
-        const int64_t count = std::min<int64_t>(width - i, kLanes);
+    for_vectors(width, [&](int64_t i, int64_t count) {
         const f32x16 values = take_numbers(x + i, count);
         const f32x16 turned = values * take_numbers(cos + i, count);
         put_numbers(x + i, turned + __builtin_shuffle(values, neighbors) * take_numbers(sin + i, count), count);
-    }
+    });
 }
 
 template <class T> void normed_turn(T* x, const Norm* norm, const Angles& angles, int64_t at) {

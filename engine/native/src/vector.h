@@ -161,6 +161,14 @@ inline void store_bf16(uint16_t* to, f32x16 values) {
 #endif
 }
 
+// Call body with the place and the length of each vector of `width` numbers; only the last one may be shorter.
+template <class Body>
+ORCA_INLINE void for_vectors(int64_t width, Body body) {
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) body(i, int64_t{kLanes});
+  if (i < width) body(i, width - i);
+}
+
 // `count` numbers, at most one vector; the other lanes are 0, and are not stored.
 inline f32x16 take_numbers(const float* from, int64_t count) {
   if (count == kLanes) return load<f32x16>(from);
