@@ -15,6 +15,7 @@ from orcastream.engine.batch.flat_batch import FlatBatch, IntArray
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.adapters.adapter import Adapter
 from orcastream.engine.model.adapters.adapter_rows import AdapterRows
+from orcastream.engine.model.compiled_mixture import CompiledMixture
 from orcastream.engine.model.decoder_model import (
     ATTRIBUTE,
     DecoderLayer,
@@ -49,7 +50,9 @@ class CompiledDecoder:
         self.model = model
         dtype = model.dtype
         embedding = model.embedding
-        self._mixtures = [_Mixture(layer.mlp) if isinstance(layer.mlp, Mixture) else None for layer in model.layers]
+        self._mixtures = [
+            CompiledMixture(layer.mlp, dtype) if isinstance(layer.mlp, Mixture) else None for layer in model.layers
+        ]
         self._norms: list[native.Norm] = []
         layers = (self._layer(*each) for each in zip(model.layers, self._mixtures, strict=True))
         self._layers = (native.DecoderLayer * len(model.layers))(*layers)
@@ -205,7 +208,7 @@ class CompiledDecoder:
             self._tables = (native.AngleTable * len(self._angles))(*places)
         return self._tables
 
-    def _layer(self, layer: DecoderLayer[PackedLinear], mixture: "_Mixture | None") -> native.DecoderLayer:
+    def _layer(self, layer: DecoderLayer[PackedLinear], mixture: CompiledMixture | None) -> native.DecoderLayer:
         mlp = layer.mlp
         first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up if isinstance(mlp, PlainMLP) else None
         return native.DecoderLayer(
@@ -251,20 +254,3 @@ def _stride(width: int, dtype: torch.dtype) -> int:
 def _kept_rows(batch: FlatBatch, given: AdapterRows) -> IntArray:
     """Return which rows of the logits, `[n]`, ascending, belong to tokens that the adapter changes."""
     return np.flatnonzero(np.isin(batch.logit_rows.numpy(), given.rows))
-
-
-class _Mixture:
-    """The structure of a mixture, and the arrays to which it refers."""
-
-    def __init__(self, mixture: Mixture[PackedLinear]) -> None:
-        parts = mixture.gate_up, mixture.down
-        self._parts = [np.array([each.address for each in part], np.uint64) for part in parts]
-        self._structure = native.Mixture(
-            mixture.router.address,
-            *(part.ctypes.data for part in self._parts),
-            len(mixture.gate_up),
-            mixture.choices,
-            mixture.normalizes,
-            mixture.activation,
-        )
-        self.address = ctypes.addressof(self._structure)

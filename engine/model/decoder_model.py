@@ -6,6 +6,8 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from orcastream.engine.native.gate import Gate
+
 
 class Linear(Protocol):
     """A linear layer with `n` outputs and `k` inputs."""
@@ -62,18 +64,45 @@ class PlainMLP(Generic[L]):
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture(Generic[L]):
-    """Gated MLPs of one shape, of which each token takes the `choices` with the highest outputs of the router.
+class Router(Generic[L]):
+    """How a mixture chooses `choices` experts for each token, and weights them.
 
-    Their weights are the softmax of all outputs; if the mixture `normalizes`, those of a token's add up to one.
+    The outputs of `scores`, in float32 or in the rows' dtype, become chances by `scoring`. The experts with the highest
+    chances are chosen, of `chosen_groups` of the `groups` into which experts are divided: those whose two highest have
+    the highest sums. A `correction`, float32 `[experts]`, is added to chances to choose by. The weights are the chances
+    of the chosen ones, divided by their sum if the router `normalizes`, times `factor`.
     """
 
-    router: L
+    scores: L
+    in_float32: bool
+    scoring: int
+    correction: torch.Tensor | None
+    choices: int
+    groups: int
+    chosen_groups: int
+    normalizes: bool
+    least_sum: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert(Generic[L]):
+    """A gated MLP that computes all tokens; with `weight`, times the logistic function of its only output."""
+
+    mlp: GatedMLP[L]
+    activation: int
+    weight: L | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture(Generic[L]):
+    """Gated MLPs of one shape, of which the router chooses some for each token, and one that all tokens share."""
+
+    router: Router[L]
     gate_up: tuple[L, ...]
     down: tuple[L, ...]
-    choices: int
-    normalizes: bool
-    activation: int
+    gate: Gate
+    shared: SharedExpert[L] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,6 @@ class DecoderLayer(ctypes.Structure):
     ]
 
 
-class Mixture(ctypes.Structure):
-    """The addresses of a mixture of experts, and its shape."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("router", "gate_up", "down")),
-        *((name, ctypes.c_int64) for name in ("num_experts", "choices")),
-        *((name, ctypes.c_int32) for name in ("normalizes", "activation")),
-    ]
-
-
 class Decoder(ctypes.Structure):
     """The addresses of a model's weights, and its shape."""
 

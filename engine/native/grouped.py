@@ -1,7 +1,7 @@
 """Linear layers of groups of rows, as the experts of a mixture have them."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -19,6 +19,9 @@ _VALUES_PER_THREAD = 16384
 """Fewer are added sooner than a thread starts."""
 
 IntArray = NDArray[np.int64]
+
+Arrange = Callable[[torch.Tensor], torch.Tensor]
+"""Returns the same rows in another order."""
 
 
 class _Groups(ctypes.Structure):
@@ -95,12 +98,18 @@ class GroupedLinear:
         instruction_set: str | None = None,
         *,
         int8: bool = False,
+        arrange: Arrange | None = None,
     ) -> "GroupedLinear":
-        """Pack copies of weights, each `[n, k]`, in their own format or in `int8`, and of biases, each `[n]`."""
+        """Pack copies of weights, each `[n, k]`, in their own format or in `int8`, and of biases, each `[n]`.
+
+        `arrange` is applied to each of them first, one after another.
+        """
         memory, make = _SideBySide(len(weights)), PackedLinear.quantize if int8 else PackedLinear.pack
         own = [None] * len(weights) if biases is None else biases
+        arranged = arrange or (lambda given: given)
         linears = [
-            make(weight, bias, instruction_set, allocate=memory) for weight, bias in zip(weights, own, strict=True)
+            make(arranged(weight), None if bias is None else arranged(bias), instruction_set, allocate=memory)
+            for weight, bias in zip(weights, own, strict=True)
         ]
         return cls(linears, memory.memory)
 

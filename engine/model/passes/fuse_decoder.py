@@ -59,8 +59,8 @@ class _DenseLayers:
             self._expect_plain(layer)
         return DenseLinear.merge(layers)
 
-    def mixture(self, router: Any, experts: Any) -> Mixture[DenseLinear]:
-        raise OtherKind(f"a mixture of experts: {type(experts).__name__}")
+    def mixture(self, mlp: Any) -> Mixture[DenseLinear]:
+        raise OtherKind(f"a mixture of experts: {type(mlp).__name__}")
 
     def shared(self, embedding: Any) -> DenseLinear:
         raise OtherKind(f"embeddings of another kind: {type(embedding).__name__}")

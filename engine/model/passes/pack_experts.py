@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from orcastream.engine.model.passes.base import (
     replace,
     same,
 )
-from orcastream.engine.native.elementwise import ACTIVATIONS, ActivationName, gated
-from orcastream.engine.native.grouped import GroupedLinear, Routes, combine
+from orcastream.engine.native import gate as native
+from orcastream.engine.native.elementwise import ACTIVATIONS
+from orcastream.engine.native.grouped import Arrange, GroupedLinear, Routes, combine
 
 _CHOICES = 4
 """Experts per token in checks, at most."""
@@ -74,12 +76,16 @@ class PackExperts(Pass):
     def _replace(self, model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToCheck) -> bool:
         if not _fits(module):
             return False
-        first = self._packed(module, "gate_up_proj" if module.has_gate else "up_proj")
+        width = getattr(module, "gate_up_proj" if module.has_gate else "up_proj").shape[
+            -1 if module.is_transposed else 1
+        ]
+        gate, alternates = _gate(module, width)
+        first = self._packed(module, "gate_up_proj" if module.has_gate else "up_proj", _apart if alternates else None)
         second = self._packed(module, "down_proj")
         if second.n != first.k:
             return False
         kind = (type(module), first.n, first.k, len(first.linears))
-        packed = PackedExperts(first, _gate(module, first.n), second)
+        packed = PackedExperts(first, gate, second)
         routed = partial(_routed, num_experts=packed.num_experts)
         inputs = list(random_inputs(first.k, model.dtype, rows.of(kind)))
         with _by_definition(module):
@@ -91,10 +97,10 @@ class PackExperts(Pass):
         replace(model, name, packed)
         return True
 
-    def _packed(self, module: nn.Module, name: str) -> GroupedLinear:
+    def _packed(self, module: nn.Module, name: str, arrange: Arrange | None = None) -> GroupedLinear:
         weights, biases = getattr(module, name), getattr(module, f"{name}_bias", None)
         own = [weight.T if module.is_transposed else weight for weight in weights]
-        return GroupedLinear.pack(own, biases, int8=self._int8)
+        return GroupedLinear.pack(own, biases, int8=self._int8, arrange=arrange)
 
 
 def _fits(module: nn.Module) -> bool:
@@ -114,29 +120,41 @@ def _fits(module: nn.Module) -> bool:
     )
 
 
-def _gate(module: Any, width: int) -> Gate:
-    """Return what is between both layers, as one operator if there is one that computes the same."""
+def _gate(module: Any, width: int) -> tuple[Gate, bool]:
+    """Return what is between both layers, as one operator if there is one that computes the same.
+
+    Also return whether gates and ups, which the operator takes side by side, alternate in the first layer's outputs.
+    """
     if not module.has_gate:
         only: Gate = module.act_fn
-        return only
+        return only, False
     own: Gate = module._apply_gate
     (x,) = random_inputs(width, torch.float32, [_CHOICES])
-    for activation in ACTIVATIONS if width % 2 == 0 else ():
-        fused = FusedGate(activation)
-        if all(torch.allclose(own(each), fused(each), rtol=1e-5, atol=1e-6) for each in (x[0], _FAR * x[0])):
-            return fused
-    return own
+    kinds = [native.Gate(each) for each in ACTIVATIONS.values()]
+    alpha, limit = (getattr(module, name, None) for name in ("alpha", "limit"))
+    if isinstance(alpha, float) and isinstance(limit, float):
+        kinds.append(native.Gate(native.CLAMPED_SWISH, alpha, limit))
+    for alternates, kind in product((False, True), kinds) if width % 2 == 0 else ():
+        fused = FusedGate(kind)
+        inputs = [(each, _apart(each.T).T if alternates else each) for each in (x[0], _FAR * x[0])]
+        if all(torch.allclose(own(each), fused(given), rtol=1e-5, atol=1e-6) for each, given in inputs):
+            return fused, alternates
+    return own, False
+
+
+def _apart(rows: torch.Tensor) -> torch.Tensor:
+    """Return the even rows, then the odd ones."""
+    return torch.cat([rows[::2], rows[1::2]])
 
 
 class FusedGate:
-    """activation(gate) * up of rows that have gate and up side by side."""
+    """The gate of rows that have gate and up side by side."""
 
-    def __init__(self, activation: ActivationName) -> None:
-        self.activation: ActivationName = activation
+    def __init__(self, kind: native.Gate) -> None:
+        self.kind = kind
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = x.chunk(2, dim=-1)
-        return gated(gate, up, self.activation)
+        return native.apply_gate(x, self.kind)
 
 
 @contextmanager

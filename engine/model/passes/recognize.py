@@ -41,7 +41,6 @@ _PARALLEL = _NORMS[-1]
 
 _GATED = (("gate_proj", "up_proj", "down_proj"), ("gate_up_proj", "down_proj"))
 _PLAIN = (("up_proj", "down_proj"), ("c_fc", "c_proj"), ("fc1", "fc2"))
-_MIXTURE = ("gate", "experts")
 _FINAL_NORMS = (("norm",), ("final_layernorm",))
 
 _ACTIVATIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -65,8 +64,8 @@ class LinearLayers(Protocol[L]):
     def merged(self, *layers: Any) -> L:
         """Return one product that computes exactly these layers, in their order."""
 
-    def mixture(self, router: Any, experts: Any) -> Mixture[L]:
-        """Return the mixture that these modules compute."""
+    def mixture(self, mlp: Any) -> Mixture[L]:
+        """Return the mixture that this MLP computes."""
 
     def shared(self, embedding: Any) -> L:
         """Return the product of whose weights an embedding returns rows."""
@@ -164,8 +163,8 @@ def _product(linears: LinearLayers[L], module: nn.Module, names: Sequence[str]) 
 def _mlp(mlp: Any, linears: LinearLayers[L]) -> tuple[GatedMLP[L] | PlainMLP[L] | Mixture[L], tuple[str, str]]:
     """Return an MLP, and the names of its first and its last linear layer."""
     parts = parts_of(mlp)
-    if parts == set(_MIXTURE):
-        return linears.mixture(mlp.gate, mlp.experts), _MIXTURE
+    if "experts" in parts:
+        return linears.mixture(mlp), ("experts", "experts")
     *first, last = take(parts, (*_GATED, *_PLAIN), "an MLP")
     expect(not parts, "an MLP of other parts")
     kind = GatedMLP if (*first, last) in _GATED else PlainMLP

@@ -14,6 +14,7 @@ from orcastream.engine.model.passes.recognize_rotary import Heads
 
 PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
 _OUTPUTS = (("o_proj",), ("dense",))
+_SINKS = {"sinks"}
 _NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"), ())
 
 
@@ -45,6 +46,8 @@ def recognize_attention(call: Attended) -> AttentionParts:
     parts = parts_of(call.module)
     projections, (output,), norms = (take(parts, kinds, "attention") for kinds in (PROJECTIONS, _OUTPUTS, _NORMS))
     expect(not parts, "attention of other parts")
+    own = {name for name, _ in call.module.named_parameters(recurse=False)}
+    expect(own <= _SINKS, "attention with weights of its own")
     sizes = _sizes(call)
     widths = [count * sizes.head_size for count in (sizes.num_heads, sizes.num_kv_heads, sizes.num_kv_heads)]
     query_norm, key_norm = (

@@ -9,7 +9,7 @@
 
 namespace orca {
 
-enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, SQUARED_RELU = 4 };
+enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3, SQUARED_RELU = 4, CLAMPED_SWISH = 5 };
 
 template <int32_t KIND> inline f32x16 activate(f32x16 x) {
     if constexpr (KIND == SILU) return x / (1.0f + exp_of(-x));

@@ -50,6 +50,23 @@ SAME_KIND: dict[str, dict[str, Any]] = {
         "norm_topk_prob": False,
         "mlp_only_layers": [1],
     },
+    "qwen2_moe": {
+        "head_dim": None,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+    },
+    "glm4_moe": {
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 32,
+        "n_routed_experts": 16,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.7,
+        "use_qk_norm": True,
+        "pad_token_id": 0,
+    },
 }
 _SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 _HALF = {"head_dim": None, "hidden_size": 128}
@@ -97,10 +114,15 @@ def random_model(family: str, dtype: torch.dtype, **own: Any) -> PreTrainedModel
     )
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(("norm.weight", "bias")):
+            if name.endswith("correction_bias"):
+                weight.uniform_(0, 0.3)
+            elif name.endswith(("norm.weight", "bias")):
                 weight.normal_(1.0, 0.3)
             else:
                 weight.mul_(3)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.uniform_(0, 0.3)
     return model.to(dtype).eval()
 
 
