@@ -132,7 +132,7 @@ def _gate(module: Any, width: int) -> tuple[Gate, bool]:
     (x,) = random_inputs(width, torch.float32, [_CHOICES])
     kinds = [native.Gate(each) for each in ACTIVATIONS.values()]
     alpha, limit = (getattr(module, name, None) for name in ("alpha", "limit"))
-    if isinstance(alpha, float) and isinstance(limit, float):
+    if isinstance(alpha, int | float) and isinstance(limit, int | float):
         kinds.append(native.Gate(native.CLAMPED_SWISH, alpha, limit))
     for alternates, kind in product((False, True), kinds) if width % 2 == 0 else ():
         fused = FusedGate(kind)

@@ -33,7 +33,7 @@ def recognize_mixture(mlp: Any, linears: LinearLayers[PackedLinear], dtype: torc
     if not isinstance(experts.gate, FusedGate):
         raise OtherKind("experts with a gate of their own")
     shared = _take(parts, lambda part: set(dict(part.named_children())) == _GATED_MLP)
-    weight = _take(parts, lambda part: isinstance(part, PackedLinearLayer | nn.Linear))
+    weight = _take(parts, lambda part: type(part) in (PackedLinearLayer, nn.Linear))
     router = _take(parts, lambda _: True)
     expect(router is not None and not parts, "a mixture of other parts")
     expect(all(plain(each) for each in (mlp, experts, shared, weight) if each is not None), "a mixture with hooks")

@@ -37,6 +37,8 @@ SIZES = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
 }
+EXPERTS = {"num_experts_per_tok": 4, "moe_intermediate_size": 32}
+GROUPED = EXPERTS | {"n_routed_experts": 16, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7}
 SAME_KIND: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": 8},
@@ -50,23 +52,8 @@ SAME_KIND: dict[str, dict[str, Any]] = {
         "norm_topk_prob": False,
         "mlp_only_layers": [1],
     },
-    "qwen2_moe": {
-        "head_dim": None,
-        "num_experts": 16,
-        "num_experts_per_tok": 4,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 64,
-    },
-    "glm4_moe": {
-        "num_experts_per_tok": 4,
-        "moe_intermediate_size": 32,
-        "n_routed_experts": 16,
-        "n_group": 4,
-        "topk_group": 2,
-        "routed_scaling_factor": 1.7,
-        "use_qk_norm": True,
-        "pad_token_id": 0,
-    },
+    "qwen2_moe": EXPERTS | {"head_dim": None, "num_experts": 16, "shared_expert_intermediate_size": 64},
+    "glm4_moe": GROUPED | {"use_qk_norm": True, "pad_token_id": 0},
 }
 _SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 _HALF = {"head_dim": None, "hidden_size": 128}

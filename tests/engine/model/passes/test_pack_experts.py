@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from orcastream.engine import OrcaEngine
 from orcastream.engine.model.passes import apply_passes, pack_linears, passes_unavailable
 from orcastream.engine.model.passes.compact_weights import CompactWeights
-from orcastream.engine.model.passes.pack_experts import PackedExperts, PackExperts
+from orcastream.engine.model.passes.pack_experts import FusedGate, PackedExperts, PackExperts
 from orcastream.engine.model.passes.pack_linears import packed_groups, packed_layers, packed_memory
 from orcastream.engine.native.linear import PackedLinear
 from tests.engine.model.passes.test_passes import logits
@@ -63,6 +63,14 @@ def test_a_model_computes_the_same(name: str, dtype: torch.dtype) -> None:
     assert not any(name.endswith(("gate_up_proj", "down_proj")) for name, _ in model.named_parameters())
     for tokens, plain in zip((1, 40), expected, strict=True):
         assert error_of(logits(model, tokens), plain) < (1e-5 if dtype == torch.float32 else 0.05)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+def test_a_gate_is_one_operator(name: str) -> None:
+    """Also if gates and ups alternate in the weights, and are clamped."""
+    model = tiny(name)
+    apply_passes(model)
+    assert all(isinstance(each.gate, FusedGate) for each in packed_experts(model))
 
 
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
