@@ -16,6 +16,9 @@ from orcastream.engine.native.mixture import SIGMOID, SOFTMAX
 _ROWS = 64
 """With which a router is compared."""
 
+_FAR = 10
+"""Factor for half of these: limits of scores are hardly seen where these are small."""
+
 _LEAST_SPREAD = 1e-6
 """Of scores that are not all equal."""
 
@@ -71,7 +74,7 @@ def recognize_router(mlp: Any, router: Any, dtype: torch.dtype) -> tuple[Router[
         groups=way.groups[0],
         chosen_groups=way.groups[1],
         normalizes=way.normalizes,
-        least_sum=getattr(router, "norm_min", _LEAST_SUM),
+        least_sum=_least_sum(router),
         factor=way.factor,
     )
     return found, observed
@@ -120,10 +123,11 @@ def _tensors(mlp: Any, router: Any) -> tuple[torch.Tensor, torch.Tensor | None, 
 
 
 def _telling_rows(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return random rows whose scores differ, but of which none outweighs all others."""
+    """Return random rows, of which half have scores that differ, but of which none outweighs all others."""
     ((rows,),) = random_inputs(weight.shape[1], dtype, [_ROWS])
     spread = functional.linear(rows.float(), weight.float()).std(-1, correction=0).mean()
     telling: torch.Tensor = rows / spread.clamp(min=_LEAST_SPREAD).to(dtype)
+    telling[_ROWS // 2 :] *= _FAR
     return telling
 
 
@@ -172,8 +176,13 @@ def _ways(
             continue
         plainly = chances.gather(1, chosen)
         for normalizes, factor in product((False, True), factors):
-            expected = plainly / plainly.sum(-1, keepdim=True) if normalizes else plainly
+            total = plainly.sum(-1, keepdim=True).clamp(min=_least_sum(router))
+            expected = plainly / total if normalizes else plainly
             yield _Way(scoring, added, groups, normalizes, factor), expected * factor
+
+
+def _least_sum(router: Any) -> float:
+    return float(getattr(router, "norm_min", _LEAST_SUM))
 
 
 def _groups(mlp: Any, router: Any, observed: Observed) -> list[tuple[int, int]]:

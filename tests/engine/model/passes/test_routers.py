@@ -34,6 +34,23 @@ def test_routers_that_choose_otherwise_leave_the_model_to_its_modules(caplog: py
     check_loaded(model, NativeBackend(), reference)
 
 
+def test_routers_that_limit_scores_leave_the_model_to_its_modules(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if the rounding to bfloat16 hides that for small scores."""
+    model = random_model("mixtral", torch.bfloat16, **SAME_KIND["mixtral"])
+
+    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            scores, _, chosen = super().forward(x)
+            weights = (50 * torch.tanh(scores.float().gather(1, chosen) / 50)).softmax(-1)
+            return scores, weights.to(x.dtype), chosen
+
+    for layer in model.model.layers:
+        layer.mlp.gate.__class__ = Router
+    caplog.set_level("INFO")
+    assert apply_passes(model)["compile_decoder"] == 0
+    assert "module by module: Router weighs otherwise" in caplog.text
+
+
 def test_routers_in_another_format_are_computed_in_it() -> None:
     """Some families keep them in float32, beside rows in bfloat16."""
     model = random_model("mixtral", torch.bfloat16, **SAME_KIND["mixtral"])
