@@ -7,9 +7,9 @@ from torch import nn
 
 from orcastream.engine.model.decoder_model import GatedMLP, Mixture, SharedExpert
 from orcastream.engine.model.passes.base import TOLERANCE, plain, random_inputs
+from orcastream.engine.model.passes.other_kind import OtherKind, expect
 from orcastream.engine.model.passes.pack_experts import FusedGate, PackedExperts
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
-from orcastream.engine.model.passes.other_kind import OtherKind, expect
 from orcastream.engine.model.passes.recognize import LinearLayers
 from orcastream.engine.model.passes.recognize_router import observe, recognize_router
 from orcastream.engine.native.elementwise import ACTIVATIONS, gated

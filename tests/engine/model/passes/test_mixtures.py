@@ -11,7 +11,7 @@ from orcastream.engine.model.decoder_model import Mixture
 from orcastream.engine.model.passes import pack_linears, passes_unavailable
 from orcastream.engine.model.passes.compile_decoder import PackedLayers
 from orcastream.engine.model.passes.merge_projections import MergeProjections
-from orcastream.engine.model.passes.recognize import OtherKind
+from orcastream.engine.model.passes.other_kind import OtherKind
 from orcastream.engine.model.passes.recognize_mixture import recognize_mixture
 from orcastream.engine.native.linear import PackedLinear
 from orcastream.engine.native.mixture import SIGMOID, SOFTMAX
