@@ -15,18 +15,9 @@ from orcastream.engine.batch.flat_batch import FlatBatch, IntArray
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.adapters.adapter import Adapter
 from orcastream.engine.model.adapters.adapter_rows import AdapterRows
-from orcastream.engine.model.compiled_mixture import CompiledMixture
-from orcastream.engine.model.decoder_model import (
-    ATTRIBUTE,
-    DecoderLayer,
-    DecoderModel,
-    GatedMLP,
-    Mixture,
-    Norm,
-    PlainMLP,
-)
+from orcastream.engine.model.compiled_model import CompiledModel
+from orcastream.engine.model.decoder_model import ATTRIBUTE, DecoderModel
 from orcastream.engine.native import decoder as native
-from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
 from orcastream.engine.native.linear import PackedLinear
 from orcastream.engine.native.maxima import RowMaxima
@@ -49,48 +40,8 @@ class CompiledDecoder:
     def __init__(self, model: DecoderModel[PackedLinear]) -> None:
         self.model = model
         dtype = model.dtype
-        embedding = model.embedding
-        self._mixtures = [
-            CompiledMixture(layer.mlp, dtype) if isinstance(layer.mlp, Mixture) else None for layer in model.layers
-        ]
-        self._norms: list[native.Norm] = []
-        layers = (self._layer(*each) for each in zip(model.layers, self._mixtures, strict=True))
-        self._layers = (native.DecoderLayer * len(model.layers))(*layers)
-        factors = model.factors
-        is_gated = not any(isinstance(layer.mlp, PlainMLP) for layer in model.layers)
-        self._model = native.Decoder(
-            layers=ctypes.addressof(self._layers),
-            embedding=embedding.data_ptr() if isinstance(embedding, torch.Tensor) else None,
-            shared=embedding.address if isinstance(embedding, PackedLinear) else None,
-            final_norm=self._norm(model.final_norm),
-            head=model.head.address,
-            num_layers=len(model.layers),
-            hidden_size=model.hidden_size,
-            num_heads=model.num_heads,
-            num_kv_heads=model.num_kv_heads,
-            head_size=model.head_size,
-            rotary_size=model.rotary.size,
-            intermediate_size=model.intermediate_size,
-            embedding_factor=factors.embedding,
-            residual_factor=factors.residual,
-            logit_factor=factors.logit,
-            logit_cap=factors.logit_cap,
-            is_gated=is_gated,
-            is_parallel=model.parallel,
-            by_neighbors=model.rotary.by_neighbors,
-            activation=model.activation,
-            format=FORMATS[dtype],
-        )
-        widths = {
-            "hidden": model.hidden_size,
-            "normed": model.hidden_size,
-            "projected": (model.num_heads + 2 * model.num_kv_heads) * model.head_size,
-            "attended": model.num_heads * model.head_size,
-            "gate_up": (1 + is_gated) * model.intermediate_size,
-            "gated": model.intermediate_size,
-            "change": model.hidden_size,
-        }
-        self._strides = {name: _stride(width, dtype) for name, width in widths.items()}
+        self._compiled = CompiledModel(model)
+        self._strides = {name: _stride(width, dtype) for name, width in self._compiled.widths().items()}
         self._memory = torch.empty(0, dtype=dtype)
         self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[native.LowRank]]] = WeakKeyDictionary()
         self._angles: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -99,7 +50,7 @@ class CompiledDecoder:
 
     def takes(self, adapters: Sequence[AdapterRows]) -> bool:
         """Whether it computes iterations with these adapters: any, if no layer has a mixture of experts."""
-        return not adapters or not any(self._mixtures)
+        return not adapters or not self._compiled.has_mixtures
 
     def forward(
         self,
@@ -150,7 +101,7 @@ class CompiledDecoder:
             num_adapters=len(adapters),
             **self._places(num_tokens, adapters),
         )
-        decode, model_at, call_at = library().orca_decode, ctypes.byref(self._model), ctypes.byref(call)
+        decode, model_at, call_at = library().orca_decode, ctypes.byref(self._compiled.structure), ctypes.byref(call)
         begins()
         decode(model_at, call_at, plan.threads)
         if maxima is not None:
@@ -207,29 +158,6 @@ class CompiledDecoder:
             places = (native.AngleTable(*(part.data_ptr() for part in angles)) for angles in self._angles)
             self._tables = (native.AngleTable * len(self._angles))(*places)
         return self._tables
-
-    def _layer(self, layer: DecoderLayer[PackedLinear], mixture: CompiledMixture | None) -> native.DecoderLayer:
-        mlp = layer.mlp
-        first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up if isinstance(mlp, PlainMLP) else None
-        return native.DecoderLayer(
-            projections=layer.projections.address,
-            output=layer.output.address,
-            gate_up=None if first is None else first.address,
-            down=None if isinstance(mlp, Mixture) else mlp.down.address,
-            mixture=None if mixture is None else mixture.address,
-            **{name: self._norm(getattr(layer, name)) for name in native.NORMS},
-            sinks=None if layer.sinks is None else layer.sinks.data_ptr(),
-            table=-1 if layer.table is None else layer.table,
-        )
-
-    def _norm(self, norm: Norm | None) -> int | None:
-        """Return the address of its structure, which stays alive with this decoder."""
-        if norm is None:
-            return None
-        bias = None if norm.bias is None else norm.bias.data_ptr()
-        structure = native.Norm(norm.weight.data_ptr(), bias, len(norm.weight), norm.epsilon, norm.centers)
-        self._norms.append(structure)
-        return ctypes.addressof(structure)
 
 
 class _Caches:

@@ -1,7 +1,7 @@
 """Recognizes a decoder of the common kind by the parts of its layers, and by what they hand to attention."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -39,6 +39,7 @@ _NORMS = (
 _PARALLEL = _NORMS[-1]
 """The MLP reads what attention reads."""
 
+_MLPS = (("mlp",), ("block_sparse_moe",))
 _GATED = (("gate_proj", "up_proj", "down_proj"), ("gate_up_proj", "down_proj"))
 _PLAIN = (("up_proj", "down_proj"), ("c_fc", "c_proj"), ("fc1", "fc2"))
 _FINAL_NORMS = (("norm",), ("final_layernorm",))
@@ -53,6 +54,13 @@ _ACTIVATIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
 """Those of native/src/activation.h."""
 
 L = TypeVar("L", bound=Linear)
+
+
+class _Names(NamedTuple):
+    """Of the parts of a layer."""
+
+    mlp: str
+    norms: tuple[str | None, ...]
 
 
 class LinearLayers(Protocol[L]):
@@ -81,7 +89,7 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
     parts = parts_of(inner)
     (final_norm,) = take(parts, _FINAL_NORMS, "a decoder")
     expect(parts - {"rotary_emb"} == {"embed_tokens", "layers"}, "modules beside layers")
-    names = only({_norm_names(layer) for layer in inner.layers}, "kinds of layers")
+    names = only({_names(layer) for layer in inner.layers}, "kinds of layers")
     calls = observe(model, [name for group in PROJECTIONS for name in group])
     expect([call.module for call in calls] == [layer.self_attn for layer in inner.layers], "layers that do not attend")
     attentions = [recognize_attention(call) for call in calls]
@@ -92,6 +100,7 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
         _layer(f"model.layers.{index}", layer, names, attention, table, linears)
         for index, (layer, attention, table) in enumerate(zip(inner.layers, attentions, tables, strict=True))
     )
+    mlps = [getattr(layer, names.mlp) for layer in inner.layers]
     num_embeddings = inner.embed_tokens.num_embeddings
     expect(num_embeddings >= max(head.n, config.vocab_size), f"{num_embeddings} embeddings")
     return DecoderModel(
@@ -105,39 +114,36 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
         intermediate_size=_intermediate_size(layers),
         dtype=model.dtype,
         scale=only({call.scale for call in calls}, "scales of attention"),
-        activation=only(
-            {_activation(layer.mlp) for layer in inner.layers if not hasattr(layer.mlp, "experts")} or {0},
-            "activations",
-        ),
+        activation=only({_activation(mlp) for mlp in mlps if not hasattr(mlp, "experts")} or {0}, "activations"),
         rotary=rotary,
         factors=_factors(model, calls),
-        parallel=names == _PARALLEL,
+        parallel=names.norms == _PARALLEL,
     )
 
 
-def _norm_names(layer: nn.Module) -> tuple[str | None, ...]:
+def _names(layer: nn.Module) -> _Names:
     parts = parts_of(layer)
-    expect({"self_attn", "mlp"} <= parts, "layers of other parts")
-    for names in _NORMS:
-        if parts - {"self_attn", "mlp"} == set(names) - {None}:
-            return names
+    (mlp,) = take(parts, _MLPS, "layers")
+    for norms in _NORMS:
+        if parts - {"self_attn"} == set(norms) - {None}:
+            return _Names(mlp, norms)
     raise OtherKind("layers of other parts")
 
 
 def _layer(
     name: str,
     layer: Any,
-    norm_names: Sequence[str | None],
+    names: _Names,
     attention: AttentionParts,
     table: int | None,
     linears: LinearLayers[L],
 ) -> DecoderLayer[L]:
     output = linears.single(getattr(attention.module, attention.output))
-    norms = [None if each is None else recognize_norm(getattr(layer, each), output.n) for each in norm_names]
+    norms = [None if each is None else recognize_norm(getattr(layer, each), output.n) for each in names.norms]
     input_norm, output_norm, mlp_norm, down_norm = norms
-    mlp, mlp_sites = _mlp(layer.mlp, linears)
+    mlp, mlp_sites = _mlp(getattr(layer, names.mlp), linears)
     first, second = (f"{name}.self_attn.{each}" for each in (attention.projections[0], attention.output))
-    third, fourth = (f"{name}.mlp.{each}" for each in mlp_sites)
+    third, fourth = (f"{name}.{names.mlp}.{each}" for each in mlp_sites)
     return DecoderLayer(
         projections=_product(linears, attention.module, attention.projections),
         output=output,

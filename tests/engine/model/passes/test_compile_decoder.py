@@ -57,6 +57,7 @@ SAME_KIND: dict[str, dict[str, Any]] = {
 }
 _SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 _HALF = {"head_dim": None, "hidden_size": 128}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
 VARIANTS: dict[str, dict[str, Any]] = {
     "arcee": {},
     "cohere": {**_HALF, "pad_token_id": 0, "logit_scale": 0.3},
@@ -65,10 +66,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "exaone4": {**_SLIDING, "pad_token_id": 0},
     "gemma": {},
     "gemma2": {**_SLIDING, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
+    "gpt_oss": {**_SLIDING, "num_local_experts": 5, "num_experts_per_tok": 2, "rope_parameters": _YARN},
     "gemma3_text": {**_SLIDING, "tie_word_embeddings": True},
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
     "granite": {**_HALF, "residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 3.0},
+    "granitemoe": {**_HALF, "num_local_experts": 5, "num_experts_per_tok": 2, "residual_multiplier": 0.5},
     "jais2": {},
     "nemotron": {**_HALF, "hidden_act": "relu2"},
     "olmo": {**_HALF, "eos_token_id": 2},
@@ -133,6 +136,21 @@ def test_logits_of_variants_equal_those_of_the_model(family: str, dtype: torch.d
     assert apply_passes(model)["compile_decoder"] == 1
     assert model.config._attn_implementation == implementation
     check_loaded(model, NativeBackend(), reference)
+
+
+@pytest.mark.usefixtures("computes_with")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", ["cohere", "gemma2", "nemotron", "olmo2"])
+def test_variants_are_computed_with_every_instruction_set(family: str, dtype: torch.dtype) -> None:
+    test_logits_of_variants_equal_those_of_the_model(family, dtype)
+
+
+@pytest.mark.parametrize("family", [*SAME_KIND, *VARIANTS])
+def test_variants_are_computed_with_weights_in_8_bits(family: str) -> None:
+    model = random_model(family, torch.bfloat16, **{**SAME_KIND, **VARIANTS}[family])
+    reference = Reference.of(model, 128)
+    assert apply_passes(model, int8=True)["compile_decoder"] == 1
+    check_loaded(model, NativeBackend(), reference, rounded=True)
 
 
 @pytest.mark.parametrize("wanted", [(1, 1, 1, 1), (0, 0, 3, 0), (0, 1, 0, 57), (70, 1, 9, 90)], ids=str)
