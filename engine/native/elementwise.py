@@ -11,8 +11,9 @@ from orcastream.engine.native.library import library
 from orcastream.engine.native.linear import Rows
 from orcastream.engine.native.team import team_size
 
-ActivationName = Literal["silu", "gelu_tanh", "gelu"]
-ACTIVATIONS: dict[ActivationName, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
+ActivationName = Literal["silu", "gelu_tanh", "gelu", "relu", "squared_relu"]
+ACTIVATIONS: dict[ActivationName, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "squared_relu": 4}
+"""Those of native/src/activation.h."""
 
 _VALUES_PER_THREAD = 16384
 """Fewer are computed sooner than a thread starts."""

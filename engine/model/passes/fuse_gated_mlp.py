@@ -16,6 +16,7 @@ from orcastream.engine.model.passes.base import (
 )
 from orcastream.engine.model.passes.merge_projections import MergedLinear, MergedLinearLayer
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+from orcastream.engine.model.passes.recognize_activation import activation_of
 from orcastream.engine.native.elementwise import ACTIVATIONS, ActivationName, gated
 from orcastream.engine.native.mlp import mlp
 
@@ -72,7 +73,8 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToChec
     inputs += [telling, _FAR * inputs[-1]]
     expected = module(telling).float()
     errors = {}
-    for activation in ACTIVATIONS:
+    known = activation_of(module)
+    for activation in ACTIVATIONS if known is None else (known,):
         found = FusedGatedMLP(gate_up, down, activation)(telling).float()
         errors[activation] = float((found - expected).norm())
     fused = FusedGatedMLP(gate_up, down, min(errors, key=lambda each: errors[each]))

@@ -1,6 +1,6 @@
 """Recognizes a decoder of the common kind by the parts of its layers, and by what they hand to attention."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -19,10 +19,12 @@ from orcastream.engine.model.decoder_model import (
 from orcastream.engine.model.passes.base import plain
 from orcastream.engine.model.passes.observe import Attended, observe
 from orcastream.engine.model.passes.other_kind import OtherKind, expect
-from orcastream.engine.model.passes.parts import ACTIVATION_NAMES, only, parts_of, take
+from orcastream.engine.model.passes.parts import only, parts_of, take
+from orcastream.engine.model.passes.recognize_activation import activation_of
 from orcastream.engine.model.passes.recognize_attention import PROJECTIONS, AttentionParts, recognize_attention
 from orcastream.engine.model.passes.recognize_norm import recognize_norm
 from orcastream.engine.model.passes.recognize_rotary import recognize_rotary
+from orcastream.engine.native.elementwise import ACTIVATIONS
 
 KNOWN_TYPES = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"}
 """Values of `model_type` that are of this kind with any configuration."""
@@ -43,15 +45,6 @@ _MLPS = (("mlp",), ("block_sparse_moe",))
 _GATED = (("gate_proj", "up_proj", "down_proj"), ("gate_up_proj", "down_proj"))
 _PLAIN = (("up_proj", "down_proj"), ("c_fc", "c_proj"), ("fc1", "fc2"))
 _FINAL_NORMS = (("norm",), ("final_layernorm",))
-
-_ACTIVATIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
-    0: nn.functional.silu,
-    1: lambda x: nn.functional.gelu(x, approximate="tanh"),
-    2: nn.functional.gelu,
-    3: nn.functional.relu,
-    4: lambda x: nn.functional.relu(x).square(),
-}
-"""Those of native/src/activation.h."""
 
 L = TypeVar("L", bound=Linear)
 
@@ -186,14 +179,10 @@ def _intermediate_size(layers: Sequence[DecoderLayer[L]]) -> int:
 
 def _activation(mlp: nn.Module) -> int:
     """Return the number of an MLP's activation."""
-    own = next((getattr(mlp, name) for name in ACTIVATION_NAMES if hasattr(mlp, name)), None)
-    if own is None:
-        raise OtherKind("an MLP without activation")
-    x = torch.linspace(-8, 8, 101)
-    for number, activation in _ACTIVATIONS.items():
-        if torch.allclose(own(x), activation(x), rtol=1e-5, atol=1e-6):
-            return number
-    raise OtherKind(f"the activation {type(own).__name__}")
+    found = activation_of(mlp)
+    if found is None:
+        raise OtherKind(f"an MLP with another activation: {type(mlp).__name__}")
+    return ACTIVATIONS[found]
 
 
 def _embedding(embedding: Any, dtype: torch.dtype, linears: LinearLayers[L]) -> torch.Tensor | L:

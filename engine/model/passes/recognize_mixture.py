@@ -6,22 +6,20 @@ import torch
 from torch import nn
 
 from orcastream.engine.model.decoder_model import GatedMLP, Mixture, SharedExpert
-from orcastream.engine.model.passes.base import TOLERANCE, plain, random_inputs
+from orcastream.engine.model.passes.base import TOLERANCE, plain
 from orcastream.engine.model.passes.other_kind import OtherKind, expect
 from orcastream.engine.model.passes.pack_experts import FusedGate, PackedExperts
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
 from orcastream.engine.model.passes.recognize import LinearLayers
+from orcastream.engine.model.passes.recognize_activation import activation_of
 from orcastream.engine.model.passes.recognize_router import observe, recognize_router
-from orcastream.engine.native.elementwise import ACTIVATIONS, gated
+from orcastream.engine.native.elementwise import ACTIVATIONS
 from orcastream.engine.native.linear import PackedLinear
 
 _GATED_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 _ROWS = 4
 """With which the sum of all parts is compared."""
-
-_FAR = 1000
-"""Factor for inputs that reach the limits of some activations."""
 
 
 def recognize_mixture(mlp: Any, linears: LinearLayers[PackedLinear], dtype: torch.dtype) -> Mixture[PackedLinear]:
@@ -61,7 +59,7 @@ def _shared(shared: Any, weight: Any, linears: LinearLayers[PackedLinear]) -> Sh
     expect(weight is None or weight.out_features == 1, "a shared expert with several weights")
     mlp = GatedMLP(linears.merged(shared.gate_proj, shared.up_proj), linears.single(shared.down_proj))
     expect(mlp.gate_up.n == 2 * mlp.down.k, "a shared expert of another shape")
-    return SharedExpert(mlp, _activation(shared.act_fn), None if weight is None else _weight(weight, linears))
+    return SharedExpert(mlp, _activation(shared), None if weight is None else _weight(weight, linears))
 
 
 def _weight(layer: Any, linears: LinearLayers[PackedLinear]) -> PackedLinear:
@@ -71,12 +69,11 @@ def _weight(layer: Any, linears: LinearLayers[PackedLinear]) -> PackedLinear:
     return PackedLinear.pack(layer.weight, layer.bias)
 
 
-def _activation(function: Any) -> int:
-    (x,) = random_inputs(_FAR, torch.float32, [1])
-    for name, number in ACTIVATIONS.items():
-        if all(torch.allclose(function(y), gated(y, torch.ones_like(y), name), rtol=1e-5) for y in (x, _FAR * x)):
-            return number
-    raise OtherKind(f"a shared expert with {type(function).__name__}")
+def _activation(shared: Any) -> int:
+    found = activation_of(shared)
+    if found is None:
+        raise OtherKind(f"a shared expert with {type(shared.act_fn).__name__}")
+    return ACTIVATIONS[found]
 
 
 def _expect_sum(mlp: Any, router: Any, shared: Any, weight: Any, rows: torch.Tensor) -> None:

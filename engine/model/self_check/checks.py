@@ -12,7 +12,9 @@ from orcastream.engine.model.self_check.small_copy import check_small_copy
 from orcastream.engine.model.support import refuse_unsupported
 
 _TOLERANCE = {torch.float32: 2e-3}
-_LOW_PRECISION_TOLERANCE = 0.1
+_LOW_PRECISION_TOLERANCE = 0.2
+"""16 bits alone put many layers of random weights 0.12 off from float32; what is computed otherwise is 1 off, and the
+small copy, in float32, exposes what differs less."""
 
 
 def check_model(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:

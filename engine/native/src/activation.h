@@ -18,8 +18,7 @@ template <int32_t KIND> inline f32x16 activate(f32x16 x) {
         return x;
     }
     if constexpr (KIND == RELU || KIND == SQUARED_RELU) {
-        // A NaN stays one.
-        x = by_registers([](auto part) { return part < 0.0f ? part * 0.0f : part; }, x);
+        x = by_registers([](auto part) { return part < 0.0f ? decltype(part){} : part; }, x);  // NaN stays NaN
         return KIND == RELU ? x : x * x;
     }
     // 0.5 (1 + tanh(u)) is the logistic function of 2 u

@@ -51,7 +51,7 @@ def test_rms_norm_with_a_residual(instruction_set: str, dtype: torch.dtype) -> N
 
 
 @DTYPES
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu", "relu", "squared_relu"])
 @pytest.mark.parametrize("rows", [1, 3, 400])
 def test_gated(instruction_set: str, rows: int, activation: ActivationName, dtype: torch.dtype) -> None:
     """Halves of one matrix; including values far from zero."""
@@ -62,13 +62,15 @@ def test_gated(instruction_set: str, rows: int, activation: ActivationName, dtyp
         "silu": lambda: F.silu(wide),
         "gelu_tanh": lambda: F.gelu(wide, approximate="tanh"),
         "gelu": lambda: F.gelu(wide),
+        "relu": lambda: F.relu(wide),
+        "squared_relu": lambda: F.relu(wide).square(),
     }[activation]() * up.double()
     found = gated(gate, up, activation, instruction_set)
     torch.testing.assert_close(found.double(), expected, rtol=ROUNDING[dtype] * 2, atol=2e-5)
 
 
 @DTYPES
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu", "relu", "squared_relu"])
 def test_gated_by_numbers_of_any_size(instruction_set: str, activation: ActivationName, dtype: torch.dtype) -> None:
     """Large negative ones close the gate altogether, however large they are."""
     sizes = [1e-30, 1.0, 50.0, 88.3, 88.5, 1e4, 1e13, 1e20, 1e37, 1e38]
@@ -78,10 +80,13 @@ def test_gated_by_numbers_of_any_size(instruction_set: str, activation: Activati
         "silu": lambda: F.silu(wide),
         "gelu_tanh": lambda: F.gelu(wide, approximate="tanh"),
         "gelu": lambda: F.gelu(wide),
+        "relu": lambda: F.relu(wide),
+        "squared_relu": lambda: F.relu(wide).square(),
     }[activation]()
     found = gated(gate.view(1, -1), torch.ones_like(gate).view(1, -1), activation, instruction_set)[0]
     if activation == "gelu":
         found, expected = found[:-2], expected[:-2]  # infinity depends on how 1 + erf is multiplied
+    expected = expected.to(dtype).double()  # a square may be too large
     torch.testing.assert_close(found.double(), expected, rtol=ROUNDING[dtype] * 2, atol=2e-5, equal_nan=True)
 
 

@@ -28,6 +28,16 @@ def test_a_limited_activation_is_not_confused_with_another(make_model: MakeModel
 
 
 @pytest.mark.parametrize(
+    ("activation", "name"), [("gelu_pytorch_tanh", "gelu_tanh"), ("gelu", "gelu"), ("relu", "relu"), ("silu", "silu")]
+)
+def test_both_kinds_of_gelu_are_told_apart_in_16_bits(make_model: MakeModel, activation: str, name: str) -> None:
+    """Rounding hides their difference in the whole MLP, and one takes far longer than the other."""
+    model = make_model("llama", hidden_size=64, intermediate_size=96, hidden_act=activation).to("cpu", torch.bfloat16)
+    assert apply_passes(model)["fuse_gated_mlp"] == 2
+    assert [layer.mlp.activation for layer in model.model.layers] == [name] * 2
+
+
+@pytest.mark.parametrize(
     ("activation", "dtype", "fused"),
     [("gelu_new", torch.float32, 2), ("gelu", torch.float32, 2), ("quick_gelu", torch.bfloat16, 0)],
 )
