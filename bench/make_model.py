@@ -1,4 +1,4 @@
-"""Write a model of a given shape with random weights: timing needs no training.
+"""Write a model of a given shape, or of any config.json, with random weights: timing needs no training.
 
 The weights are bfloat16; the tokenizer, with one made-up word per token, lets a gateway serve the model.
 """
@@ -16,15 +16,20 @@ def main(arguments: Sequence[str]) -> int:
     """Write the model that the command line describes."""
     parser = Parser("make-model", __doc__)
     parser.add_argument("directory", type=Path, help="target; must be empty or not exist yet")
-    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="shape of the model (%(default)s)")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="shape of the model (%(default)s)")
+    kind.add_argument("--config", type=Path, help="its config.json instead, of any decoder that transformers knows")
     parser.add_argument("--seed", type=_seed, default=0, help="seed of the weights (%(default)s)")
     options = parser.parse_args(list(arguments))
-    from orcastream.bench.random_model import make_model  # it loads torch, for which --help need not wait
+    # It loads torch, for which --help need not wait.
+    from orcastream.bench.random_model import make_model, model_config, read_config
 
+    kind_of = options.shape if options.config is None else str(options.config)
     console = Console(stderr=True, highlight=False)
-    with console.status(f"Writing {options.shape} to {options.directory} ..."):
-        parameters = make_model(SHAPES[options.shape], options.directory, options.seed)
-    print(f"{options.directory}: {parameters:,} parameters in bfloat16, shape {options.shape}, seed {options.seed}")
+    with console.status(f"Writing {kind_of} to {options.directory} ..."):
+        config = model_config(SHAPES[options.shape]) if options.config is None else read_config(options.config)
+        parameters = make_model(config, options.directory, options.seed)
+    print(f"{options.directory}: {parameters:,} parameters in bfloat16, shape {kind_of}, seed {options.seed}")
     return 0
 
 

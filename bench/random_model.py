@@ -1,13 +1,14 @@
-"""A model of a given shape with random weights, and a tokenizer with one made-up word per token."""
+"""A model of a given shape or configuration with random weights, and a tokenizer with one made-up word per token."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from huggingface_hub.errors import StrictDataclassError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
@@ -17,10 +18,18 @@ from transformers import (
 
 from orcastream.bench.shapes import Shape
 from orcastream.cli.errors import UserError
+from orcastream.engine.errors import one_line
+from orcastream.engine.model.quiet import quiet
+
+_PAD, _EOS = 0, 2
+"""Of the tokenizer."""
 
 
-def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
-    """Write the checkpoint; return its number of parameters. Raises UserError if `directory` cannot be used."""
+def make_model(config: PreTrainedConfig, directory: Path, seed: int = 0) -> int:
+    """Write the checkpoint, with the weights that training would begin with; return its number of parameters.
+
+    Raises UserError if `directory` cannot be used, or if no decoder has that configuration.
+    """
     allowed = "an empty directory, or one that does not exist"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -29,18 +38,38 @@ def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
         raise UserError(f"directory: got {str(directory)!r}, allowed: {allowed} ({error.strerror})") from None
     if not is_empty:
         raise UserError(f"directory: got {str(directory)!r}, allowed: {allowed}")
-    config = model_config(shape)
-    with torch.device("meta"):
-        names = dict(AutoModelForCausalLM.from_config(config).named_parameters())
-    weights = _random(names, config.initializer_range, seed)
-    written = directory / "model.safetensors"
-    save_file(weights, written, metadata={"format": "pt"})
-    written.chmod(0o644)  # safetensors makes it private to its owner; a worker may run as another user
-    config.save_pretrained(directory)
-    _tokenizer(shape.vocab_size).save_pretrained(directory)
-    generation = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id}
+    torch.manual_seed(seed)
+    try:
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        allowed = "a configuration from which transformers can make a decoder"
+        raise UserError(f"--config: got {config.model_type!r}, allowed: {allowed} ({one_line(error)})") from None
+    with quiet():
+        model.save_pretrained(directory)
+    for written in directory.glob("*.safetensors"):
+        written.chmod(0o644)  # safetensors makes it private to its owner; a worker may run as another user
+    _tokenizer(config.get_text_config().vocab_size).save_pretrained(directory)
+    generation = {"eos_token_id": _EOS, "pad_token_id": _PAD}
     (directory / "generation_config.json").write_text(json.dumps(generation) + "\n", encoding="utf-8")
-    return sum(weight.numel() for weight in weights.values())
+    return int(model.num_parameters())
+
+
+def read_config(path: Path) -> PreTrainedConfig:
+    """Return the configuration in a file or directory, for weights in bfloat16 and the tokenizer that is written.
+
+    Raises UserError if it is none that transformers knows.
+    """
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
+        allowed = "a config.json of an architecture that transformers knows"
+        raise UserError(f"--config: got {str(path)!r}, allowed: {allowed} ({one_line(error)})") from None
+    config.dtype = torch.bfloat16
+    config.bos_token_id, config.eos_token_id, config.pad_token_id = None, _EOS, _PAD
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    return config
 
 
 def model_config(shape: Shape) -> PreTrainedConfig:
@@ -54,20 +83,10 @@ def model_config(shape: Shape) -> PreTrainedConfig:
         "dtype": torch.bfloat16,
         "architectures": [architecture],
         "bos_token_id": None,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
+        "eos_token_id": _EOS,
+        "pad_token_id": _PAD,
     }
     return kind(**settings)
-
-
-def _random(names: dict[str, torch.Tensor], deviation: float, seed: int) -> dict[str, torch.Tensor]:
-    """Return normal numbers of that standard deviation, ones for norms: transformers' initial weights for training."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for name, tensor in names.items():
-        weight = torch.empty(tensor.shape, dtype=torch.bfloat16)
-        weights[name] = weight.fill_(1.0) if tensor.ndim == 1 else weight.normal_(0.0, deviation, generator=generator)
-    return weights
 
 
 def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:

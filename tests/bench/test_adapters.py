@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from orcastream.bench.adapters import main, write_adapter
-from orcastream.bench.random_model import make_model
+from orcastream.bench.random_model import make_model, model_config
 from orcastream.bench.shapes import Shape
 from orcastream.engine.model.quiet import quiet
 from tests.lora import merged
@@ -18,7 +18,7 @@ SHAPE = Shape(64, 2, 4, 2, 32, 96, 300, max_position_embeddings=128)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    make_model(SHAPE, folder)
+    make_model(model_config(SHAPE), folder)
     return folder
 
 
