@@ -77,8 +77,8 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
 
     A model may still compute something else with these parts.
     """
-    config, inner = model.config, model.model
     expect(parts_of(model) == {"model", "lm_head"}, "modules beside the decoder and its head")
+    name, inner = _decoder(model)
     parts = parts_of(inner)
     (final_norm,) = take(parts, _FINAL_NORMS, "a decoder")
     expect(parts - {"rotary_emb"} == {"embed_tokens", "layers"}, "modules beside layers")
@@ -87,15 +87,15 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
     expect([call.module for call in calls] == [layer.self_attn for layer in inner.layers], "layers that do not attend")
     attentions = [recognize_attention(call) for call in calls]
     sizes = only({attention.sizes for attention in attentions}, "sizes of heads")
-    rotary, tables = recognize_rotary(model, [attention.heads for attention in attentions])
+    rotary, tables = recognize_rotary(inner, [attention.heads for attention in attentions])
     head = linears.single(model.lm_head)
     layers = tuple(
-        _layer(f"model.layers.{index}", layer, names, attention, table, linears)
+        _layer(f"{name}.layers.{index}", layer, names, attention, table, linears)
         for index, (layer, attention, table) in enumerate(zip(inner.layers, attentions, tables, strict=True))
     )
     mlps = [getattr(layer, names.mlp) for layer in inner.layers]
     num_embeddings = inner.embed_tokens.num_embeddings
-    expect(num_embeddings >= max(head.n, config.vocab_size), f"{num_embeddings} embeddings")
+    expect(num_embeddings >= max(head.n, inner.config.vocab_size), f"{num_embeddings} embeddings")
     return DecoderModel(
         embedding=_embedding(inner.embed_tokens, model.dtype, linears),
         layers=layers,
@@ -109,9 +109,15 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
         scale=only({call.scale for call in calls}, "scales of attention"),
         activation=only({_activation(mlp) for mlp in mlps if not hasattr(mlp, "experts")} or {0}, "activations"),
         rotary=rotary,
-        factors=_factors(model, calls),
+        factors=_factors(model, inner, calls),
         parallel=names.norms == _PARALLEL,
     )
+
+
+def _decoder(model: Any) -> tuple[str, Any]:
+    """Return the decoder's name and module: a part of models that also see, of which text uses nothing else."""
+    name = "model.language_model" if hasattr(model.model, "language_model") else "model"
+    return name, model.get_submodule(name)
 
 
 def _names(layer: nn.Module) -> _Names:
@@ -195,9 +201,9 @@ def _embedding(embedding: Any, dtype: torch.dtype, linears: LinearLayers[L]) -> 
     return weight
 
 
-def _factors(model: Any, calls: Sequence[Attended]) -> Factors:
+def _factors(model: Any, inner: Any, calls: Sequence[Attended]) -> Factors:
     """Return the factors by the names that transformers gives them."""
-    config, inner = model.config, model.model
+    config = inner.config
     embedding = float(getattr(inner, "embedding_multiplier", 1.0))
     own = getattr(inner.embed_tokens, "embed_scale", getattr(inner.embed_tokens, "scale", None))
     if own is not None:

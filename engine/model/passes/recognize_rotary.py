@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from orcastream.engine.model.decoder_model import Rotary
 from orcastream.engine.model.passes.observe import POSITIONS
@@ -29,20 +28,20 @@ class Heads:
     after: torch.Tensor
 
 
-def recognize_rotary(model: PreTrainedModel, layers: Sequence[Sequence[Heads]]) -> tuple[Rotary, list[int | None]]:
-    """Return the angles, and the index of each layer's table, None for layers that do not rotate.
+def recognize_rotary(decoder: Any, layers: Sequence[Sequence[Heads]]) -> tuple[Rotary, list[int | None]]:
+    """Return a decoder's angles, and the index of each layer's table, None for layers that do not rotate.
 
     `layers` has queries and keys of each layer at the observed positions. Raises OtherKind if they are rotated
     otherwise.
     """
-    kinds, tables = _own_tables(model)
-    positions = torch.tensor(POSITIONS, device=model.device)
+    kinds, tables = _own_tables(decoder)
+    positions = torch.tensor(POSITIONS, device=decoder.device)
     moving = [index for index, heads in enumerate(layers) if not _are_near(heads, None, False)]
     for form, by_neighbors in _FORMS:
         angles = [form(table(positions)) for table in tables]
         if all(_are_near(layers[index], angles[kinds[index]], by_neighbors) for index in moving):
             own = tuple(_formed(form, table) for table in tables)
-            rotary = Rotary(own, angles[0][0].shape[-1] if angles else 0, by_neighbors, _edges(model.config))
+            rotary = Rotary(own, angles[0][0].shape[-1] if angles else 0, by_neighbors, _edges(decoder.config))
             return rotary, [kind if index in moving else None for index, kind in enumerate(kinds)]
     raise OtherKind("positions of another kind")
 
@@ -110,14 +109,14 @@ def _formed(form: Callable[[Angles], Angles], table: Table) -> Table:
     return lambda positions: form(table(positions))
 
 
-def _own_tables(model: PreTrainedModel) -> tuple[list[int], list[Table]]:
+def _own_tables(decoder: Any) -> tuple[list[int], list[Table]]:
     """Return the index of each layer's table, and functions from positions to the model's own angles."""
-    rotary, num_layers = getattr(model.model, "rotary_emb", None), len(model.model.layers)
+    rotary, num_layers = getattr(decoder, "rotary_emb", None), len(decoder.layers)
     if rotary is None:
         return [0] * num_layers, []
     if "layer_type" not in inspect.signature(rotary.forward).parameters:
         return [0] * num_layers, [_own_table(rotary)]
-    types = list(model.config.layer_types)
+    types = list(decoder.config.layer_types)
     expect(len(types) == num_layers, f"{len(types)} types of layers")
     kinds = sorted(set(types))
     return [kinds.index(each) for each in types], [_own_table(rotary, each) for each in kinds]

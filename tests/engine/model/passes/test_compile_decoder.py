@@ -58,6 +58,9 @@ SAME_KIND: dict[str, dict[str, Any]] = {
 _SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 _HALF = {"head_dim": None, "hidden_size": 128}
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
+_SEEING = {
+    "vision_config": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "arcee": {},
     "cohere": {**_HALF, "pad_token_id": 0, "logit_scale": 0.3},
@@ -67,6 +70,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gemma": {},
     "gemma2": {**_SLIDING, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 2.0},
     "gpt_oss": {**_SLIDING, "num_local_experts": 5, "num_experts_per_tok": 2, "rope_parameters": _YARN},
+    "gemma3": {**_SEEING, "text_config": {**SIZES, **_SLIDING, "tie_word_embeddings": True}, "pad_token_id": 0},
     "gemma3_text": {**_SLIDING, "tie_word_embeddings": True},
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
