@@ -9,8 +9,9 @@ from transformers import PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.attention import AttentionBackend, TorchBackend, TritonBackend
-from orcastream.engine.model.decoder_model import ATTRIBUTE
+from orcastream.engine.model.decoder_model import ATTRIBUTE, Factors
 from orcastream.engine.model.load import load_model_config
+from orcastream.engine.model.passes import recognize
 from orcastream.engine.model.passes.fuse_decoder import FuseDecoder
 from orcastream.engine.model.passes.fuse_norm import FusedRMSNorm
 from orcastream.engine.model.prepare import prepare_model
@@ -88,17 +89,19 @@ def prepared(
     ],
 )
 def test_only_models_of_the_kind_are_fused(
-    family: str,
-    settings: dict[str, Any],
-    is_fused: bool,
-    cuda: EmulatedCuda,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    family: str, settings: dict[str, Any], is_fused: bool, cuda: EmulatedCuda, tmp_path: Path
 ) -> None:
     """Granite has the parts of a llama, but multiplies their outputs by its own factors."""
     changes: dict[str, Any] = {"residual_multiplier": 0.95} if family == "granite" else {}
     assert hasattr(prepared(tmp_path, family, settings, **changes), ATTRIBUTE) == is_fused
-    assert ("decoder does not fit this model" in caplog.text) == (not settings)
+
+
+def test_a_factor_that_is_overlooked_is_detected(
+    cuda: EmulatedCuda, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recognize, "_factors", lambda *_: Factors())
+    assert not hasattr(prepared(tmp_path, "granite", {}, residual_multiplier=0.95), ATTRIBUTE)
+    assert "decoder does not fit this model" in caplog.text
 
 
 def test_a_fused_decoder_and_the_attention_kernels_pass_the_self_check(
