@@ -11,8 +11,6 @@ constexpr int64_t kTile = 16;  // token slots that are computed together
 
 inline int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-inline int64_t bytes_of(int32_t format) { return format == F32 ? 4 : format == BF16 ? 2 : 1; }
-
 // The keys of one layer. Those of a block are [size / 2][block_size][2], or [size][block_size] in float32.
 struct KeyShape {
   explicit KeyShape(const OrcaAttention& call)

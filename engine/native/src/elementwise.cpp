@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "activation.h"
 #include "number.h"
@@ -112,16 +111,6 @@ template <class T> void normed_turn(T* x, const Norm* norm, const Angles& angles
     } else {
         turn(x, angles.cos + at, angles.sin + at, angles.width);
     }
-}
-
-// Call compute with a null pointer to the type of the numbers.
-template <class Compute> void by_format(int32_t format, Compute compute) {
-    if (format == BF16) return compute(static_cast<bf16*>(nullptr));
-    compute(static_cast<float*>(nullptr));
-}
-
-template <class T> T* row_of(const Rows& all, int64_t row, int64_t column) {
-    return static_cast<T*>(all.data) + row * all.stride + column;
 }
 
 }  // namespace

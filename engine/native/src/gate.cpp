@@ -10,10 +10,6 @@
 namespace orca {
 namespace {
 
-template <class T> T* row_of(const Rows& rows, int64_t row, int64_t column) {
-    return static_cast<T*>(rows.data) + row * rows.stride + column;
-}
-
 // NaN stays NaN.
 f32x16 not_above(f32x16 x, f32x16 limit) {
     return by_registers([](auto value, auto most) { return value > most ? most : value; }, x, limit);
@@ -41,11 +37,9 @@ void gate_team(const OrcaGate& kind, const Rows& gate, const Rows& up, const Row
     if (kind.activation != CLAMPED_SWISH) return gated_team(gate, up, y, width, kind.activation, thread, threads);
     const auto [rows, columns] = block_of(y.m, width, thread, threads);
     for (int64_t row = rows.begin; row < rows.end; row++) {
-        if (y.format == BF16) {
-            clamped_row<bf16>(kind, gate, up, y, row, columns);
-        } else {
-            clamped_row<float>(kind, gate, up, y, row, columns);
-        }
+        by_format(y.format, [&](auto* of) {
+            clamped_row<std::remove_pointer_t<decltype(of)>>(kind, gate, up, y, row, columns);
+        });
     }
 }
 

@@ -47,6 +47,10 @@ struct Rows {
     int32_t format;
 };
 
+template <class T> inline T* row_of(const Rows& all, int64_t row, int64_t column) {
+    return static_cast<T*>(all.data) + row * all.stride + column;
+}
+
 inline int64_t panels(int64_t n) { return (n + PANEL - 1) / PANEL; }
 
 // Values per 4 bytes, and the depth that panels are padded to.

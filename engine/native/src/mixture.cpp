@@ -14,8 +14,6 @@
 namespace orca {
 namespace {
 
-int64_t bytes_of(int32_t format) { return format == BF16 ? sizeof(bf16) : sizeof(float); }
-
 int64_t inner_width(const OrcaMixture& mixture) { return mixture.down[0]->k; }
 
 // A router in F32 takes rows of any format.

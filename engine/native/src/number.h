@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace orca {
 
@@ -31,5 +32,14 @@ inline float load(const bf16* from) { return widen(*from); }
 inline float load(const int8_t* from) { return *from; }
 inline void store(float* to, float value) { *to = value; }
 inline void store(bf16* to, float value) { *to = narrow(value); }
+
+// Of a number; COMPACT_BF16 has none of its own.
+inline int64_t bytes_of(int32_t format) { return format == F32 ? 4 : format == BF16 ? 2 : 1; }
+
+// Call compute with a null pointer to the type of a format's numbers: BF16 or F32.
+template <class Compute> inline void by_format(int32_t format, Compute compute) {
+    if (format == BF16) return compute(static_cast<bf16*>(nullptr));
+    compute(static_cast<float*>(nullptr));
+}
 
 }  // namespace orca

@@ -12,8 +12,6 @@
 namespace orca {
 namespace {
 
-int64_t bytes_of(int32_t format) { return format == BF16 ? sizeof(bf16) : sizeof(float); }
-
 Rows rows_in(Scratch& memory, const Rows& x, int64_t width) { return {memory.get<char>(0), x.m, width, x.format}; }
 
 template <class T> float rounded(float value) {
