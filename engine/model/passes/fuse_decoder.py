@@ -12,10 +12,14 @@ from orcastream.engine.model.dense_linear import DenseLinear
 from orcastream.engine.model.passes.base import Pass, plain, register
 from orcastream.engine.model.passes.other_kind import OtherKind, expect
 from orcastream.engine.model.passes.recognize import recognize
+from orcastream.engine.native.elementwise import ACTIVATIONS
 
 _log = logging.getLogger(__name__)
 
 _FEW_POSITIONS = 4
+
+_GATES = (ACTIVATIONS["silu"], ACTIVATIONS["gelu_tanh"])
+"""Those of triton/gated.py."""
 
 
 @register("fuse_decoder")
@@ -82,6 +86,7 @@ def _expect_plain_kind(model: DecoderModel[DenseLinear]) -> None:
             expect(norm is None or _is_plain(norm, epsilon, model.head_size), "norms of heads of another kind")
         expect(layer.table == 0, "layers that do not rotate, or by several angles")
         expect(isinstance(layer.mlp, GatedMLP), "an MLP without gate")
+    expect(model.activation in _GATES, "an activation that only the decoder for CPUs computes")
     expect(not model.rotary.by_neighbors, "neighbors that are rotated")
     expect(not model.parallel, "parallel layers")
     expect(model.factors == Factors(softcap=model.factors.softcap), "factors")

@@ -97,6 +97,12 @@ def test_other_kinds_are_computed_by_their_modules(family: str, triton_device: t
     assert not ModelRunner(model, TorchBackend()).is_compiled
 
 
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_activations_without_a_kernel_are_computed_by_the_modules(activation: str, triton_device: torch.device) -> None:
+    model = random_model("llama", triton_device, hidden_act=activation)
+    assert FuseDecoder().apply(model) == 0
+
+
 _FACTORS = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 
 
