@@ -17,7 +17,7 @@ from orcastream.engine.model.decoder_model import (
     PlainMLP,
 )
 from orcastream.engine.model.passes.base import plain
-from orcastream.engine.model.passes.observe import Attended, observe
+from orcastream.engine.model.passes.observe import Observed, observe
 from orcastream.engine.model.passes.other_kind import OtherKind, expect
 from orcastream.engine.model.passes.parts import only, parts_of, take
 from orcastream.engine.model.passes.recognize_activation import activation_of
@@ -45,6 +45,9 @@ _MLPS = (("mlp",), ("block_sparse_moe",))
 _GATED = (("gate_proj", "up_proj", "down_proj"), ("gate_up_proj", "down_proj"))
 _PLAIN = (("up_proj", "down_proj"), ("c_fc", "c_proj"), ("fc1", "fc2"))
 _FINAL_NORMS = (("norm",), ("final_layernorm",))
+
+_LOGITS_TOLERANCE = 2e-2
+"""Largest relative distance of a token's logits, which a model may round to 16 bits after each operation."""
 
 L = TypeVar("L", bound=Linear)
 
@@ -83,7 +86,8 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
     (final_norm,) = take(parts, _FINAL_NORMS, "a decoder")
     expect(parts - {"rotary_emb"} == {"embed_tokens", "layers"}, "modules beside layers")
     names = only({_names(layer) for layer in inner.layers}, "kinds of layers")
-    calls = observe(model, [name for group in PROJECTIONS for name in group])
+    observed = observe(model, [name for group in PROJECTIONS for name in group])
+    calls = observed.calls
     expect([call.module for call in calls] == [layer.self_attn for layer in inner.layers], "layers that do not attend")
     attentions = [recognize_attention(call) for call in calls]
     sizes = only({attention.sizes for attention in attentions}, "sizes of heads")
@@ -109,7 +113,7 @@ def recognize(model: PreTrainedModel, linears: LinearLayers[L]) -> DecoderModel[
         scale=only({call.scale for call in calls}, "scales of attention"),
         activation=only({_activation(mlp) for mlp in mlps if not hasattr(mlp, "experts")} or {0}, "activations"),
         rotary=rotary,
-        factors=_factors(model, inner, calls),
+        factors=_factors(model, inner, observed),
         parallel=names.norms == _PARALLEL,
     )
 
@@ -201,7 +205,7 @@ def _embedding(embedding: Any, dtype: torch.dtype, linears: LinearLayers[L]) -> 
     return weight
 
 
-def _factors(model: Any, inner: Any, calls: Sequence[Attended]) -> Factors:
+def _factors(model: Any, inner: Any, observed: Observed) -> Factors:
     """Return the factors by the names that transformers gives them."""
     config = inner.config
     embedding = float(getattr(inner, "embedding_multiplier", 1.0))
@@ -211,4 +215,9 @@ def _factors(model: Any, inner: Any, calls: Sequence[Attended]) -> Factors:
     residual = only({float(getattr(layer, "residual_multiplier", 1.0)) for layer in inner.layers}, "residual factors")
     logit = float(getattr(model, "logit_scale", 1.0)) / float(getattr(config, "logits_scaling", 1.0))
     cap = float(getattr(config, "final_logit_softcapping", None) or 0.0)
-    return Factors(embedding, residual, logit, cap, only({call.softcap for call in calls}, "bounds of scores"))
+    expected = observed.scores.float() * logit
+    if cap:
+        expected = cap * torch.tanh(expected / cap)
+    distances = (observed.logits.float() - expected).norm(dim=-1)
+    expect(bool((distances <= _LOGITS_TOLERANCE * expected.norm(dim=-1)).all()), "logits of another kind")
+    return Factors(embedding, residual, logit, cap, only({call.softcap for call in observed.calls}, "bounds of scores"))

@@ -57,7 +57,8 @@ def recognize_attention(call: Attended) -> AttentionParts:
     )
     outputs = torch.cat([call.outputs[name] for name in projections], dim=-1)
     expect(outputs.shape[-1] == sum(widths), "projections of other widths")
-    queries, keys, _ = torch.split(outputs, widths, dim=-1)
+    queries, keys, values = torch.split(outputs, widths, dim=-1)
+    expect(torch.equal(values, call.value.flatten(1)), "values of another kind")
     heads = (
         Heads(_heads(queries, query_norm, sizes.head_size), call.query),
         Heads(_heads(keys, key_norm, sizes.head_size), call.key),
@@ -68,7 +69,7 @@ def recognize_attention(call: Attended) -> AttentionParts:
 
 def _sizes(call: Attended) -> HeadSizes:
     (_, num_heads, head_size), (_, num_kv_heads, key_size) = call.query.shape, call.key.shape
-    expect(head_size == key_size == call.value_size, "values of another size than keys")
+    expect(head_size == key_size == call.value.shape[-1], "values of another size than keys")
     return HeadSizes(num_heads, num_kv_heads, head_size)
 
 

@@ -37,6 +37,7 @@ def recognize_rotary(decoder: Any, layers: Sequence[Sequence[Heads]]) -> tuple[R
     kinds, tables = _own_tables(decoder)
     positions = torch.tensor(POSITIONS, device=decoder.device)
     moving = [index for index, heads in enumerate(layers) if not _are_near(heads, None, False)]
+    expect(bool(tables) or not moving, "positions of another kind")
     for form, by_neighbors in _FORMS:
         angles = [form(table(positions)) for table in tables]
         if all(_are_near(layers[index], angles[kinds[index]], by_neighbors) for index in moving):
