@@ -40,6 +40,7 @@ def recognize_rotary(decoder: Any, layers: Sequence[Sequence[Heads]]) -> tuple[R
     expect(bool(tables) or not moving, "positions of another kind")
     for form, by_neighbors in _FORMS:
         angles = [form(table(positions)) for table in tables]
+        expect(len({each[0].shape for each in angles}) <= 1, "layers that rotate several numbers of values")
         if all(_are_near(layers[index], angles[kinds[index]], by_neighbors) for index in moving):
             own = tuple(_formed(form, table) for table in tables)
             rotary = Rotary(own, angles[0][0].shape[-1] if angles else 0, by_neighbors, _edges(decoder.config))

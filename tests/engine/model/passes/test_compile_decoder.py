@@ -9,9 +9,8 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine, Request
-from orcastream.engine.attention import NativeBackend, TorchBackend
+from orcastream.engine.attention import NativeBackend
 from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
-from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.layout import group_layers
 from orcastream.engine.model.decoder_model import ATTRIBUTE
@@ -56,14 +55,14 @@ SAME_KIND: dict[str, dict[str, Any]] = {
     "glm4_moe": GROUPED | {"use_qk_norm": True, "pad_token_id": 0},
 }
 _SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-_HALF = {"head_dim": None, "hidden_size": 128}
+HALF = {"head_dim": None, "hidden_size": 128}
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
 _SEEING = {
     "vision_config": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "arcee": {},
-    "cohere": {**_HALF, "pad_token_id": 0, "logit_scale": 0.3},
+    "cohere": {**HALF, "pad_token_id": 0, "logit_scale": 0.3},
     "cohere2": {**_SLIDING, "pad_token_id": 0},
     "ernie4_5": {"pad_token_id": 0},
     "exaone4": {**_SLIDING, "pad_token_id": 0},
@@ -74,20 +73,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gemma3_text": {**_SLIDING, "tie_word_embeddings": True},
     "glm": {"pad_token_id": 0},
     "glm4": {"pad_token_id": 0},
-    "granite": {**_HALF, "residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 3.0},
-    "granitemoe": {**_HALF, "num_local_experts": 5, "num_experts_per_tok": 2, "residual_multiplier": 0.5},
+    "granite": {**HALF, "residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 3.0},
+    "granitemoe": {**HALF, "num_local_experts": 5, "num_experts_per_tok": 2, "residual_multiplier": 0.5},
     "jais2": {},
-    "nemotron": {**_HALF, "hidden_act": "relu2"},
-    "olmo": {**_HALF, "eos_token_id": 2},
-    "olmo2": {**_HALF},
-    "olmo3": {**_HALF, **_SLIDING},
-    "olmoe": {**_HALF, "num_experts": 5, "num_experts_per_tok": 2},
-    "phi": {**_HALF},
-    "phi3": {**_HALF, "partial_rotary_factor": 0.5, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "nemotron": {**HALF, "hidden_act": "relu2"},
+    "olmo": {**HALF, "eos_token_id": 2},
+    "olmo2": {**HALF},
+    "olmo3": {**HALF, **_SLIDING},
+    "olmoe": {**HALF, "num_experts": 5, "num_experts_per_tok": 2},
+    "phi": {**HALF},
+    "phi3": {**HALF, "partial_rotary_factor": 0.5, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "seed_oss": {"pad_token_id": 0},
-    "smollm3": {**_HALF, "no_rope_layers": [1, 0, 1], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
-    "stablelm": {**_HALF, "use_qkv_bias": True},
-    "starcoder2": {**_HALF, "hidden_act": "relu"},
+    "smollm3": {**HALF, "no_rope_layers": [1, 0, 1], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "stablelm": {**HALF, "use_qkv_bias": True},
+    "starcoder2": {**HALF, "hidden_act": "relu"},
 }
 """Other norms, activations, factors, rotated neighbors, and layers that rotate nothing or by angles of their own."""
 
@@ -271,86 +270,3 @@ def test_angles_are_not_precomputed_beyond_a_length_that_changes_them() -> None:
     engine = OrcaEngine(config, model)
     greedy = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
     assert [engine.generate([ids], greedy)[0].output_ids[0] for ids in prompts] == expected
-
-
-@pytest.mark.parametrize("family", ["apertus", "gpt2", "gpt_neox", "hunyuan_v1_dense"])
-def test_other_kinds_are_computed_by_their_modules(family: str) -> None:
-    model = random_model(family, torch.float32, pad_token_id=0)
-    reference = Reference.of(model, 128)
-    assert apply_passes(model)["compile_decoder"] == 0
-    check_loaded(model, NativeBackend(), reference)
-
-
-@pytest.mark.parametrize(
-    ("family", "own"),
-    [
-        ("olmo", {**_HALF, "eos_token_id": 2, "clip_qkv": 8.0}),
-        ("olmoe", {**_HALF, "num_experts": 5, "num_experts_per_tok": 2, "clip_qkv": 8.0}),
-        ("llama", {"hidden_act": "gelu_10"}),
-        ("llama", {"final_logit_softcapping": 30.0}),
-    ],
-    ids=str,
-)
-def test_bounds_that_few_values_reach_leave_the_model_to_its_modules(family: str, own: dict[str, Any]) -> None:
-    """The last model ignores that setting."""
-    model = random_model(family, torch.float32, **own)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(0.1)
-    assert apply_passes(model)["compile_decoder"] == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_large_biases_do_not_hide_how_a_layer_rotates(dtype: torch.dtype) -> None:
-    """In values that are hardly rotated, as some models have them."""
-    model = random_model("qwen2", dtype, **SAME_KIND["qwen2"])
-    with torch.no_grad():
-        for layer in model.model.layers:
-            for bias in (layer.self_attn.q_proj.bias, layer.self_attn.k_proj.bias):
-                bias.view(-1, 2, 16)[..., -1] = 5000.0
-    assert apply_passes(model)["compile_decoder"] == 1
-    assert [layer.table for layer in getattr(model, ATTRIBUTE).layers] == [0, 0, 0]
-
-
-def test_a_model_that_raises_while_it_is_observed_is_left_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    model = random_model("llama", torch.float32)
-    hooks, implementation = _hooks(model), model.config._attn_implementation
-    attention = model.model.layers[1].self_attn
-
-    class Attention(type(attention)):  # type: ignore[misc]
-        def forward(self, *given: Any, attention_mask: Any = None, **named: Any) -> Any:
-            return super().forward(*given, attention_mask=attention_mask[..., :9], **named)
-
-    attention.__class__ = Attention
-    caplog.set_level("INFO")
-    assert apply_passes(model)["compile_decoder"] == 0
-    assert "module by module: LlamaForCausalLM takes something else" in caplog.text
-    assert (_hooks(model), model.config._attn_implementation) == (hooks, implementation)
-
-
-def _hooks(model: PreTrainedModel) -> int:
-    return sum(len(module._forward_hooks) for module in model.modules())
-
-
-def test_the_self_check_detects_lookalikes() -> None:
-    """This one has the parts of a llama, but a layer of it multiplies its result."""
-    model = random_model("llama", torch.float32)
-    layer = model.model.layers[0]
-
-    class Layer(type(layer)):  # type: ignore[misc]
-        def forward(self, *given: Any, **named: Any) -> Any:
-            return super().forward(*given, **named) * 1.02
-
-    layer.__class__ = Layer
-    reference = Reference.of(model, 128)
-    assert apply_passes(model)["compile_decoder"] == 1
-    with pytest.raises(UnsupportedModel, match="other logits"):
-        check_loaded(model, NativeBackend(), reference)
-    delattr(model, ATTRIBUTE)
-    check_loaded(model, NativeBackend(), reference)
-
-
-def test_another_attention_backend_uses_the_modules() -> None:
-    model = random_model("llama", torch.float32)
-    apply_passes(model)
-    assert not ModelRunner(model, TorchBackend()).is_compiled
