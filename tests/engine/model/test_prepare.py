@@ -12,7 +12,7 @@ from orcastream.engine.model.decoder_model import ATTRIBUTE, Factors
 from orcastream.engine.model.load import load_model_config
 from orcastream.engine.model.passes import recognize
 from orcastream.engine.model.prepare import prepare_model
-from tests.engine.model.passes.test_compile_decoder import SAME_KIND, VARIANTS, random_model
+from tests.engine.model.passes.families import SAME_KIND, VARIANTS, random_model
 from tests.engine.needs_operators import needs_operators
 
 pytestmark = needs_operators

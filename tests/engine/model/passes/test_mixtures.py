@@ -15,7 +15,7 @@ from orcastream.engine.model.passes.other_kind import OtherKind
 from orcastream.engine.model.passes.recognize_mixture import recognize_mixture
 from orcastream.engine.native.linear import PackedLinear
 from orcastream.engine.native.mixture import SIGMOID, SOFTMAX
-from tests.engine.model.passes.test_compile_decoder import EXPERTS, GROUPED, random_model
+from tests.engine.model.passes.families import EXPERTS, GROUPED, random_model
 from tests.engine.native.test_mixture import errors_of, rows
 
 pytestmark = pytest.mark.skipif(

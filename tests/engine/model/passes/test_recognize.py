@@ -14,7 +14,7 @@ from orcastream.engine.model.decoder_model import ATTRIBUTE
 from orcastream.engine.model.passes import apply_passes, passes_unavailable
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.model.self_check import Reference, check_loaded
-from tests.engine.model.passes.test_compile_decoder import HALF, SAME_KIND, VARIANTS, random_model
+from tests.engine.model.passes.families import HALF, SAME_KIND, VARIANTS, random_model
 
 pytestmark = pytest.mark.skipif(
     passes_unavailable(torch.device("cpu")) is not None,

@@ -7,7 +7,7 @@ from orcastream.engine.attention import NativeBackend
 from orcastream.engine.model.decoder_model import ATTRIBUTE, Mixture
 from orcastream.engine.model.passes import apply_passes, passes_unavailable
 from orcastream.engine.model.self_check import Reference, check_loaded
-from tests.engine.model.passes.test_compile_decoder import SAME_KIND, random_model
+from tests.engine.model.passes.families import SAME_KIND, random_model
 
 pytestmark = pytest.mark.skipif(
     passes_unavailable(torch.device("cpu")) is not None,
