@@ -16,6 +16,7 @@ from orcastream.engine.model.passes.fuse_decoder import FuseDecoder
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.model.self_check import Reference, check_loaded
 from tests.engine.conftest import build
+from tests.engine.model.passes.families import multiply_result
 
 SAME_KIND: dict[str, dict[str, Any]] = {
     "llama": {"hidden_act": "gelu_pytorch_tanh", "attention_bias": True},
@@ -136,13 +137,7 @@ def test_a_layer_with_a_hook_is_another_kind(triton_device: torch.device) -> Non
 def test_the_self_check_detects_lookalikes(triton_device: torch.device) -> None:
     """This one has the parts of a llama, but a layer of it multiplies its result."""
     model = random_model("llama", triton_device)
-    layer = model.model.layers[0]
-
-    class Layer(type(layer)):  # type: ignore[misc]
-        def forward(self, *given: Any, **named: Any) -> Any:
-            return super().forward(*given, **named) * 1.02
-
-    layer.__class__ = Layer
+    multiply_result(model.model.layers[0])
     reference = Reference.of(model, 128)
     assert FuseDecoder().apply(model) == 1
     with pytest.raises(UnsupportedModel, match="other logits"):

@@ -90,3 +90,13 @@ def random_model(family: str, dtype: torch.dtype, **own: Any) -> PreTrainedModel
             if name.endswith("correction_bias"):
                 buffer.uniform_(0, 0.3)
     return model.to(dtype).eval()
+
+
+def multiply_result(layer: Any) -> None:
+    """Let a layer multiply its result, which its parts do not tell."""
+
+    class Layer(type(layer)):  # type: ignore[misc]  # known only at run time
+        def forward(self, *given: Any, **named: Any) -> Any:
+            return super().forward(*given, **named) * 1.02
+
+    layer.__class__ = Layer

@@ -14,14 +14,11 @@ from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.attention.base import PLAIN_DTYPES
 from orcastream.engine.model import prepare
 from orcastream.engine.model.load import load_model
-from orcastream.engine.model.passes import passes_unavailable
 from orcastream.engine.model.passes.base import PASSES, Pass, random_inputs, register, replace, same
 from orcastream.schemas.sampling import SamplingParams
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None,
-    reason="no compiled operators: python -m orcastream.engine.native.build",
-)
+pytestmark = needs_operators
 
 
 class Times(nn.Module):

@@ -14,17 +14,15 @@ from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.layout import group_layers
 from orcastream.engine.model.decoder_model import ATTRIBUTE
-from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.passes import apply_passes
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.model.self_check import Reference, check_loaded
 from orcastream.engine.native.maxima import RowMaxima
 from orcastream.schemas.sampling import SamplingParams
 from tests.engine.model.passes.families import SAME_KIND, SIZES, VARIANTS, random_model
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None,
-    reason="no compiled operators: python -m orcastream.engine.native.build",
-)
+pytestmark = needs_operators
 
 
 @pytest.fixture(autouse=True)

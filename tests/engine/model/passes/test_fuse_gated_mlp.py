@@ -6,12 +6,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.passes import apply_passes
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None,
-    reason="no compiled operators: python -m orcastream.engine.native.build",
-)
+pytestmark = needs_operators
 
 MakeModel = Callable[..., PreTrainedModel]
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from orcastream.engine.model.compiled_mixture import CompiledMixture
 from orcastream.engine.model.decoder_model import Mixture
-from orcastream.engine.model.passes import pack_linears, passes_unavailable
+from orcastream.engine.model.passes import pack_linears
 from orcastream.engine.model.passes.compile_decoder import PackedLayers
 from orcastream.engine.model.passes.merge_projections import MergeProjections
 from orcastream.engine.model.passes.other_kind import OtherKind
@@ -17,11 +17,9 @@ from orcastream.engine.native.linear import PackedLinear
 from orcastream.engine.native.mixture import SIGMOID, SOFTMAX
 from tests.engine.model.passes.families import EXPERTS, GROUPED, random_model
 from tests.engine.native.test_mixture import errors_of, rows
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None,
-    reason="no compiled operators: python -m orcastream.engine.native.build",
-)
+pytestmark = needs_operators
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2},
@@ -111,7 +109,7 @@ def test_a_mixture_that_does_something_else_is_refused(factor: float) -> None:
     model = packed(random_model("glm4_moe", torch.float32, **FAMILIES["glm4_moe"]))
     mlp = mixtures(model)[0]
 
-    class Other(type(mlp)):  # type: ignore[misc]
+    class Other(type(mlp)):  # type: ignore[misc]  # known only at run time
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y: torch.Tensor = super().forward(x) * factor
             return y

@@ -9,19 +9,17 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from orcastream.engine import OrcaEngine
-from orcastream.engine.model.passes import apply_passes, pack_linears, passes_unavailable
+from orcastream.engine.model.passes import apply_passes, pack_linears
 from orcastream.engine.model.passes.compact_weights import CompactWeights
 from orcastream.engine.model.passes.pack_experts import FusedGate, PackedExperts, PackExperts
 from orcastream.engine.model.passes.pack_linears import packed_groups, packed_layers, packed_memory
 from orcastream.engine.native.linear import PackedLinear
 from tests.engine.model.passes.test_passes import logits
 from tests.engine.model.survey import tiny_model
+from tests.engine.needs_operators import needs_operators
 from tests.engine.test_equivalence import UNUSUAL, run_with_arrivals
 
-pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None,
-    reason="no compiled operators: python -m orcastream.engine.native.build",
-)
+pytestmark = needs_operators
 
 MODELS = (
     *("qwen3_moe", "mixtral", "olmoe", "deepseek_v2", "glm4_moe", "minimax_m2"),

@@ -13,17 +13,15 @@ from orcastream import demo
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.model import prepare
-from orcastream.engine.model.passes import apply_passes, pack_linears, passes_unavailable
+from orcastream.engine.model.passes import apply_passes, pack_linears
 from orcastream.engine.model.passes.compact_weights import CompactWeights
 from orcastream.engine.model.passes.pack_linears import PackedEmbedding, packed_layers, packed_memory
 from orcastream.engine.native.linear import PackedLinear
 from orcastream.schemas.sampling import SamplingParams
 from tests.engine.model.survey import tiny_model
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None,
-    reason="no compiled operators: python -m orcastream.engine.native.build",
-)
+pytestmark = needs_operators
 
 FAMILIES = ("llama", "qwen3", "gemma2", "mistral", "phi3", "gpt2")
 MakeModel = Callable[..., PreTrainedModel]

@@ -11,15 +11,13 @@ from transformers.models.phi3 import modeling_phi3
 from orcastream.engine.attention import NativeBackend, TorchBackend
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.model.decoder_model import ATTRIBUTE
-from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.passes import apply_passes
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.model.self_check import Reference, check_loaded
-from tests.engine.model.passes.families import HALF, SAME_KIND, VARIANTS, random_model
+from tests.engine.model.passes.families import HALF, SAME_KIND, VARIANTS, multiply_result, random_model
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None,
-    reason="no compiled operators: python -m orcastream.engine.native.build",
-)
+pytestmark = needs_operators
 
 
 @pytest.mark.parametrize("family", ["apertus", "gpt2", "gpt_neox", "hunyuan_v1_dense"])
@@ -66,7 +64,7 @@ def test_a_model_that_raises_while_it_is_observed_is_left_as_it_is(caplog: pytes
     hooks, implementation = _hooks(model), model.config._attn_implementation
     attention = model.model.layers[1].self_attn
 
-    class Attention(type(attention)):  # type: ignore[misc]
+    class Attention(type(attention)):  # type: ignore[misc]  # known only at run time
         def forward(self, *given: Any, attention_mask: Any = None, **named: Any) -> Any:
             return super().forward(*given, attention_mask=attention_mask[..., :9], **named)
 
@@ -86,7 +84,7 @@ def test_layers_that_rotate_several_widths_leave_the_model_to_its_modules(monkey
     model = random_model("olmo3", torch.float32, **VARIANTS["olmo3"])
     rotary = model.model.rotary_emb
 
-    class Narrow(type(rotary)):  # type: ignore[misc]
+    class Narrow(type(rotary)):  # type: ignore[misc]  # known only at run time
         def forward(self, x: torch.Tensor, positions: torch.Tensor, layer_type: str) -> tuple[torch.Tensor, ...]:
             angles = super().forward(x, positions, layer_type)
             return tuple(each[..., :16] if layer_type == "full_attention" else each for each in angles)
@@ -101,13 +99,7 @@ def test_layers_that_rotate_several_widths_leave_the_model_to_its_modules(monkey
 def test_the_self_check_detects_lookalikes() -> None:
     """This one has the parts of a llama, but a layer of it multiplies its result."""
     model = random_model("llama", torch.float32)
-    layer = model.model.layers[0]
-
-    class Layer(type(layer)):  # type: ignore[misc]
-        def forward(self, *given: Any, **named: Any) -> Any:
-            return super().forward(*given, **named) * 1.02
-
-    layer.__class__ = Layer
+    multiply_result(model.model.layers[0])
     reference = Reference.of(model, 128)
     assert apply_passes(model)["compile_decoder"] == 1
     with pytest.raises(UnsupportedModel, match="other logits"):

@@ -5,21 +5,19 @@ import torch
 
 from orcastream.engine.attention import NativeBackend
 from orcastream.engine.model.decoder_model import ATTRIBUTE, Mixture
-from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.passes import apply_passes
 from orcastream.engine.model.self_check import Reference, check_loaded
 from tests.engine.model.passes.families import SAME_KIND, random_model
+from tests.engine.needs_operators import needs_operators
 
-pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None,
-    reason="no compiled operators: python -m orcastream.engine.native.build",
-)
+pytestmark = needs_operators
 
 
 def test_routers_that_choose_otherwise_leave_the_model_to_its_modules(caplog: pytest.LogCaptureFixture) -> None:
     """These weight by squares."""
     model = random_model("mixtral", torch.float32, **SAME_KIND["mixtral"])
 
-    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]
+    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]  # known only at run time
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             scores, _, chosen = super().forward(x)
             return scores, scores.gather(1, chosen).square(), chosen
@@ -38,7 +36,7 @@ def test_routers_that_limit_scores_leave_the_model_to_its_modules(caplog: pytest
     """Also if the rounding to bfloat16 hides that for small scores."""
     model = random_model("mixtral", torch.bfloat16, **SAME_KIND["mixtral"])
 
-    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]
+    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]  # known only at run time
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             scores, _, chosen = super().forward(x)
             weights = (50 * torch.tanh(scores.float().gather(1, chosen) / 50)).softmax(-1)
@@ -55,7 +53,7 @@ def test_routers_in_another_format_are_computed_in_it() -> None:
     """Some families keep them in float32, beside rows in bfloat16."""
     model = random_model("mixtral", torch.bfloat16, **SAME_KIND["mixtral"])
 
-    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]
+    class Router(type(model.model.layers[0].mlp.gate)):  # type: ignore[misc]  # known only at run time
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             found: tuple[torch.Tensor, ...] = super().forward(x.float())
             return found
